@@ -7,12 +7,13 @@ import collections
 import itertools
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from adbg.engine.backends.base import BackwardCall, OptimizerEvent
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.graphs.carried import cached, carried, kept_on
+from adbg.engine.diagnosis.detectors.graphs.together import Place, calls_now, first_of
 from adbg.engine.diagnosis.source import assigned_on, inside, scope_at
 from adbg.engine.diagnosis.values import is_library
 from adbg.engine.frames import forget_stack
@@ -36,7 +37,7 @@ class _Call:
     root: int
     count: int
     stepped: bool = False  # an optimizer stepped since
-    functions: frozenset[tuple[str, str]] = field(default_factory=frozenset)
+    calls: Sequence[Place] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +182,7 @@ class SecondBackward(_Joining):
 
     def backward_begin(self, running: Running) -> None:
         if len(running.chain) == 1:
-            self.remember(running.call)
+            self.remember(running.call).calls = calls_now()
 
     def backward_end(self, running: Running, error: BaseException | None) -> None:
         if error is None or len(running.chain) > 1:
@@ -223,6 +224,13 @@ class SecondBackward(_Joining):
             f"({_place(older.forward)}) made before backward {by.number}",
             f"backward {by.number} ({_place(by.location)}) ran that part of the graph and freed what it had saved",
         ]
+        first = self._together(call, earlier, by, link.older)
+        if first is not None:
+            return first, (
+                f"several losses of one iteration are run back one after another at {_place(call.location)}, and the "
+                "first of these calls frees the graph that they share: add the losses up and run backward once, or "
+                "retain_graph=True in all calls but the last"
+            ), evidence  # fmt: skip
         if line is not None and (text := self.facts.text_of(line)).startswith("@"):
             evidence.append(f"`{text}` keeps what '{name}' returned, with its graph")
         if by.location == call.location:
@@ -243,6 +251,15 @@ class SecondBackward(_Joining):
             f"the first "
             "one frees it: add the losses up, or retain_graph=True in the first"
         ), evidence  # fmt: skip
+
+    def _together(self, call: BackwardCall, earlier: Sequence[_Call], by: _Call, older: int) -> SourceLine | None:
+        """The first of two calls at the same line of one iteration."""
+        now = next((each for each in self.earlier if each.number == call.number), None)
+        stepped = any(each.stepped for each in earlier if each.number >= by.number)
+        if now is None or stepped or by.location != call.location:
+            return None
+        made = [each for each in reversed(call.forward_stack(older)[0]) if not is_library(each.file)]
+        return first_of(by.calls, now.calls, made)
 
     @staticmethod
     def _first_use(line: SourceLine, name: str, before: SourceLine | None) -> SourceLine | None:
@@ -266,10 +283,13 @@ class SecondBackward(_Joining):
         same = by.root == call.address(root)
         evidence = [f"no node of this graph was made since backward {by.number} at {_place(by.location)} began"]
         if not same:
-            return by.location, (
-                f"the backwards at {_place(by.location)} and {_place(call.location)} share a part of the graph, "
-                f"and the "
-                "first one frees it: add the losses up, or retain_graph=True in the first"
+            first = self._together(call, earlier, by, root) or by.location
+            which = f"the backwards at {_place(first)} and {_place(call.location)}"
+            if by.location == call.location:
+                which = f"the losses that are run back one after another at {_place(first)}"
+            return first, (
+                f"{which} share a part of the graph, and the first call frees it: add the losses up, or "
+                "retain_graph=True in all calls but the last"
             ), evidence  # fmt: skip
         if by.location == call.location:
             stack = call.forward_stack(root)[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, detector
@@ -13,6 +14,9 @@ from adbg.engine.python.user_code import user_frame
 from adbg.engine.session.running_call import Running
 
 _FIRST = (2, 4, 6)
+_MANY = 16  # tensors with graphs, of a variable that is emptied
+_FEW = 4  # of the tensors of a variable, which are looked into
+_LARGEST = 5_000  # nodes of a backward whose addresses are remembered
 _SURE = 24  # iterations over which what grows is no window of the usual sizes
 
 
@@ -24,7 +28,8 @@ class GraphKept(Detector):
     Evidence: how many tensors with a graph the variable held at three looks, their bytes, the line that puts them
     there.
     Mistaken for: a window of fixed size or a list that is emptied, which do not keep their pace; until 24 iterations
-    are over it is a warning.
+    are over it is a warning. It stays one where a list of 16 or more is emptied whose graphs a backward had gone
+    through already: nothing more could be had of them. What a later backward goes through is taken back.
     Cost: 1-100 ms at iterations 2, 4, 6, and then at each doubling.
     """
 
@@ -34,6 +39,17 @@ class GraphKept(Detector):
         self._mark: int | None = None
         self._next = _FIRST[0]
         self._told: dict[str, tuple[int, int]] = {}  # by variable, (id, iteration at first)
+        self._ran: set[int] = set()  # addresses of the nodes of the backward at hand and of the one before
+        self._spent: set[str] = set()  # variables with a graph among these
+        self._emptied: set[str] = set()
+
+    def backward_begin(self, running: Running) -> None:
+        """Only where something was told: what keeps its nodes keeps their addresses, too."""
+        if len(running.chain) > 1 or not self._told.keys() - self._spent or self.facts.iteration < self._next - 1:
+            return
+        call = running.call
+        if call.count() <= _LARGEST:
+            self._ran.update(map(call.address, call.order()))
 
     def backward_end(self, running: Running, error: BaseException | None) -> None:
         if error is not None or len(running.chain) > 1:
@@ -44,6 +60,7 @@ class GraphKept(Detector):
         if iteration >= self._next:
             self._next = next((each for each in _FIRST if each > iteration), iteration * 2)
             self._look(iteration)
+            self._ran.clear()
 
     def _look(self, iteration: int) -> None:
         backend = self.facts.backend
@@ -64,15 +81,48 @@ class GraphKept(Detector):
                 if (by := grows(self._looks, name)) and not is_bounded(groups[name].way)
                 and (by == "nodes" or sizes[name].graphs > self._looks[0].sizes[name].graphs)
             }  # fmt: skip
+            self._spent |= {name for name in self._told if name in groups and self._ran_through(groups[name])}
             for name in owners_first(found):
+                if name in self._emptied:
+                    continue
                 self._grew(name, owner_of_group(found[name], backend), grows(self._looks, name) == "nodes")
-            for name in set(self._told) - set(found):
+            for name in set(self._told) - set(found) - self._emptied:
                 now, before = sizes.get(name), self._looks[-2].sizes.get(name)
-                if now is None or before is None or (now.tensors <= before.tensors and now.older <= before.older):
+                most = max((look.sizes[name].graphs for look in self._looks if name in look.sizes), default=0)
+                fewer = now is None or (before is not None and now.tensors < before.tensors)
+                if fewer and most >= _MANY and name in self._spent:
+                    self._was_emptied(name, most)
+                elif now is None or before is None or (now.tensors <= before.tensors and now.older <= before.older):
                     self.facts.take_back(self._told.pop(name)[0])
         finally:
             groups.clear()
             reach.release()
+
+    def _ran_through(self, group: Group) -> bool:
+        """Whether the backward at hand, or the one before, went through the graph of a tensor of a variable: of one of
+        the last that it was given, which may be met first."""
+        backend = self.facts.backend
+        members = list(group.members.values()) if self._ran else []
+        for value in [*members[:_FEW], *members[-_FEW:]]:
+            node = getattr(value, "grad_fn", None) if backend.is_tensor(value) else value
+            if node is not None and backend.node_address(node) in self._ran:
+                return True
+        return False
+
+    def _was_emptied(self, name: str, most: int) -> None:
+        self._emptied.add(name)
+        known = self.facts.findings.get(self._told[name][0])
+        why = "backward had gone through these graphs already: they are of no more use"
+        if known is None or why in known.evidence:  # of another variable that the same line fills
+            return
+        self.facts.tell(
+            replace(
+                known, severity="warning", confidence=0.8,
+                message=f"{known.message.partition(' keeps ')[0]} keeps tensors with their graphs until it is emptied, "
+                f"{most} and more of them: memory grows until then; keep loss.item() or a detached tensor",
+                evidence=[*known.evidence, why],
+            )
+        )  # fmt: skip
 
     def _grew(self, name: str, owner: Owner, nodes: bool) -> None:
         facts = self.facts

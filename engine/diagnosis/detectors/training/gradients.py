@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from adbg.engine.diagnosis.detector import OptimizerEvent, detector
+from adbg.engine.diagnosis.detectors.training.clearing import Clearing, Clearings
 from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, norms
 from adbg.engine.diagnosis.detectors.training.source import between, place, switched_off, uncalled
 from adbg.engine.diagnosis.ledger import Held, Moment, Optimizer
@@ -36,8 +37,11 @@ class ZeroGrad(LoopDetector):
         super().__init__(facts)
         self._told: dict[int, int] = {}  # optimizer -> id of the finding
         self._seen: dict[int, int] = {}  # steps that used gradients of earlier ones, as far as they were followed
+        self._clearings = Clearings()
 
     def happens(self, event: OptimizerEvent, optimizer: Optimizer | None) -> None:
+        if event.what == "zeroed" and optimizer is not None:
+            self._clearings.note(event)
         if event.what == "stepped" and optimizer is not None:
             most = max((held.stale for held in optimizer.held), default=0)
             if optimizer.at_once:
@@ -52,6 +56,17 @@ class ZeroGrad(LoopDetector):
                 self._tell(optimizer, 1, 0.75)
             elif key in self._told and most >= 2:
                 self._goes_on(optimizer)
+
+    def _meant(self, zeroed: list[Moment], optimizer: Optimizer) -> Clearing | None:
+        """The call that clears another optimizer only, and was meant for this one too: asked of an object that holds
+        both, or where one line steps both of them."""
+        for moment in reversed(zeroed):
+            found = self._clearings.of(moment.optimizer, moment.line)
+            other = self.ledger.optimizers.get(moment.optimizer)
+            together = other is not None and other.step_line is not None and other.step_line == optimizer.step_line
+            if found is not None and (together or optimizer.key in found.holds):
+                return found
+        return None
 
     def _goes_on(self, optimizer: Optimizer) -> None:
         """It was told after two steps, and none that was followed since was another."""
@@ -69,7 +84,7 @@ class ZeroGrad(LoopDetector):
         names = self.facts.some([held.name for held in stale])
         zeroed = [moment for moment in self.ledger.moments if moment.what == "zeroed"]
         what = self.facts.backend.clearing
-        line, forgotten = optimizer.step_line, None
+        line, forgotten, wrong = optimizer.step_line, None, None
         if not zeroed and line is not None:
             forgotten = uncalled(line.file, what.partition("(")[0])
         if forgotten is not None:
@@ -84,9 +99,14 @@ class ZeroGrad(LoopDetector):
             if off is not None:
                 forgotten = off[0]
                 text += f": {off[1]} leaves it out where it is called without that argument"
+            elif (wrong := self._meant(zeroed, optimizer)) is not None:
+                forgotten = wrong.line
+                text += f": {place(wrong.line)} does not reach {optimizer.kind}"
         else:
             text = f"{what} is not called between steps of {optimizer.kind}"
         evidence = [f"norm of the gradient of {held.name} at the last steps: {norms(held.norms)}" for held in stale[:3]]
+        if wrong is not None and wrong.caller is not None:
+            evidence.append(f"{wrong.line.function}, which clears the other one, is called in {place(wrong.caller)}")
         evidence.append(f"each backward began with the gradient that the last step had used, {most} times in a row")
         finding = Finding(
             0, "zero-grad", "error", confidence,

@@ -7,6 +7,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from adbg.engine.diagnosis.detector import OptimizerEvent, detector
+from adbg.engine.diagnosis.detectors.training.factors import Factor, factor_of
 from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, rate_commands
 from adbg.engine.diagnosis.detectors.training.source import dividing, place
 from adbg.engine.diagnosis.detectors.training.stepping import would_step
@@ -33,12 +34,15 @@ class ZeroRate(LoopDetector):
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
+        self._factors: dict[int, Factor | None] = {}  # id of an optimizer (0: not known) -> of its scheduler
         self._schedulers: dict[int, SourceLine | None] = {}  # id of an optimizer (0: not known) -> line
         self._scheduled = collections.Counter[int]()
         self._refs: dict[int, weakref.ref[Any]] = {}  # the schedulers themselves, by the same
         self._would: dict[int, list[tuple[str, SourceLine]]] = {}  # id of an optimizer -> code that was never called
 
     def happens(self, event: OptimizerEvent, optimizer: Optimizer | None) -> None:
+        if event.what == "scheduler":
+            self._factors[optimizer.key if optimizer is not None else 0] = factor_of(event.scheduler)
         key = optimizer.key if optimizer is not None else 0
         if event.what == "scheduler":
             self._schedulers[key] = event.line
@@ -92,6 +96,11 @@ class ZeroRate(LoopDetector):
             if divides is not None:
                 line = divides
                 evidence.append(f"its function divides integers, in {place(line)}: {self.facts.text_of(line)}")
+            factor = self._factors.get(optimizer.key, self._factors.get(0)) if divides is None else None
+            gave = factor.gave_zero() if factor is not None else None
+            if gave is not None:
+                line = gave[0]
+                evidence.append(f"{gave[1]}: {self.facts.text_of(line)}")
         self.facts.tell(
             Finding(
                 0, "zero-learning-rate", "error", 0.92,

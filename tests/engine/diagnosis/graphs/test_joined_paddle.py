@@ -68,6 +68,63 @@ def step():
 for _ in range(3):
     step()
 """
+# Several losses of one iteration: the first call of backward frees what they share.
+HEADS = """
+trunk, heads = nn.Linear(3, 4), nn.LayerList([nn.Linear(4, 1), nn.Linear(4, 2)])
+opt = paddle.optimizer.SGD(0.1, parameters=[*trunk.parameters(), *heads.parameters()])
+def fit():
+    for _ in range(3):
+        opt.clear_grad()
+        z = trunk(paddle.randn([5, 3])).tanh()
+        for head in heads:
+            loss = head(z).pow(2).mean()
+            loss.backward()  # CAUSE
+        opt.step()
+fit()
+"""
+RUN_BY = """
+def run(loss, scale):
+    (loss * scale).backward()
+trunk, one, two = nn.Linear(3, 4), nn.Linear(4, 1), nn.Linear(4, 2)
+opt = paddle.optimizer.SGD(0.1, parameters=trunk.parameters())
+for _ in range(3):
+    opt.clear_grad()
+    z = trunk(paddle.randn([5, 3])).tanh()
+    run(one(z).mean(), 2.0)  # CAUSE
+    run(two(z).pow(2).mean(), 1.0)
+    opt.step()
+"""
+# And what looks like it: gradients that are accumulated over iterations which something joins.
+ACCUMULATED = """
+class Cell(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.ih, self.hh = nn.Linear(3, 4), nn.Linear(4, 4)
+    def forward(self, x, h):
+        return (self.ih(x) + self.hh(h)).tanh()
+def main():
+    cell = Cell(); opt = paddle.optimizer.SGD(0.1, parameters=cell.parameters())
+    for batch in range(3):
+        h = paddle.zeros([2, 4])
+        for part in range(4):
+            h = cell(paddle.randn([2, 3]), h)  # CAUSE
+            loss = (h ** 2).mean()
+            loss.backward()
+        opt.step(); opt.clear_grad()
+main()
+"""
+ONCE_FOR_ALL = """
+table, out = nn.Linear(3, 4), nn.Linear(4, 1)
+opt = paddle.optimizer.SGD(0.1, parameters=out.parameters())
+def fit():
+    anchors = table(paddle.randn([6, 3])).tanh()  # CAUSE
+    for batch in range(3):
+        for part in range(4):
+            loss = out(anchors[part]).pow(2).mean()
+            loss.backward()
+        opt.step(); opt.clear_grad()
+fit()
+"""
 GROWS = """
 class Trainer:
     def __init__(self):
@@ -235,15 +292,50 @@ for each in (truncated, kept, accumulate, adversarial):
 """
 
 
+# Emptied at the end of an epoch; what it held was of no more use.
+EMPTIED = """
+class Meter:
+    def __init__(self):
+        self.rows = []
+    def note(self, **values):
+        self.rows.append(values)  # CAUSE
+meter = Meter()
+for epoch in range(2):
+    for _ in range(40):
+        out = net(paddle.randn([2, 3]))
+        loss = out.pow(2).mean()
+        opt.clear_grad(); loss.backward(); opt.step()
+        meter.note(out=out)
+    print(paddle.concat([row["out"] for row in meter.rows]).mean().item())
+    meter.rows = []
+"""
+# What it holds is run back at the end of the epoch, and the results of a replay have no graph.
+USED_LATER = """
+extra, later, replay = nn.Linear(3, 1), [], []
+for epoch in range(2):
+    for _ in range(40):
+        x = paddle.randn([2, 3])
+        loss = net(x).pow(2).mean()
+        opt.clear_grad(); loss.backward(); opt.step()
+        later.append(extra(x).pow(2).mean())
+        replay.append(loss.detach())
+    sum(later).backward()
+    print(sum(replay).item())
+    later, replay = [], []
+"""
+
+
 CASES: list[tuple[str, str]] = [
     ("second-backward", HIDDEN), ("second-backward", SUMMED), ("second-backward", ADVERSARIAL),
     ("second-backward", TABLE), ("second-backward", ARGUMENTS), ("second-backward", SAVING),
-    ("second-backward", PROPERTY),
+    ("second-backward", PROPERTY), ("second-backward", HEADS), ("second-backward", RUN_BY),
+    ("second-backward", ACCUMULATED), ("second-backward", ONCE_FOR_ALL),
     ("graph-grows", GROWS), ("graph-kept", APPENDED), ("graph-grows", GROWS_AVERAGE),
     ("graph-grows", GROWS_QUEUE), ("graph-kept", ADDED), ("graph-kept", CACHED),
+    ("graph-kept", EMPTIED),
 ]  # fmt: skip
 
-PROGRAMS = numbered(CASES) | {"healthy": HEALTHY}
+PROGRAMS = numbered(CASES) | {"healthy": HEALTHY, "used later": USED_LATER}
 
 
 @pytest.mark.parametrize("name", numbered(CASES))
@@ -253,3 +345,16 @@ def test_the_line_that_joins_or_keeps_is_named(runs: dict[str, Run], name: str) 
 
 def test_what_is_carried_on_as_it_should_be(runs: dict[str, Run]) -> None:
     runs["healthy"].check_healthy()
+
+
+@pytest.mark.parametrize("program", [HEADS, RUN_BY])
+def test_backwards_of_one_iteration_are_not_taken_for_two(runs: dict[str, Run], program: str) -> None:
+    (run,) = [each for each in runs.values() if each.program == HEAD + program]
+    (message,) = [each["message"] for each in run.told if each["kind"] == "second-backward"]
+    assert "earlier iteration" not in message and "add the losses up" in message
+
+
+def test_graphs_that_backward_goes_through_later_are_not_of_no_use(runs: dict[str, Run]) -> None:
+    assert not [each for each in runs["used later"].above_notes() if each["kind"] == "graph-kept"]
+    (found,) = [run.check_first("graph-kept") for run in runs.values() if run.program == HEAD + EMPTIED]
+    assert found["severity"] == "warning" and "until it is emptied" in found["message"]

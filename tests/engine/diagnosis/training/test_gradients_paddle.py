@@ -58,7 +58,68 @@ def closure():
 for _ in range(4):
     optimizer.step(closure)  # CAUSE
 """,
+    "a method that hands it on to one": """
+class Both:
+    def __init__(self, *all):
+        self.all = all
+    def clear_grad(self):
+        self.all[0].clear_grad()  # CAUSE
+    def step(self):
+        for each in self.all:
+            each.step()
+
+body, head = nn.Linear(6, 8), nn.Linear(8, 1)
+slow = paddle.optimizer.SGD(0.01, parameters=body.parameters())
+both = Both(slow, paddle.optimizer.Adam(0.01, parameters=head.parameters()))
+for _ in range(4):
+    loss = nn.functional.mse_loss(head(nn.functional.relu(body(x))), y)
+    both.clear_grad()
+    loss.backward()
+    both.step()
+""",
+    "an object that has the methods of one": """
+class Both:
+    def __init__(self, first, second):
+        self.first, self.second = first, second
+    def __getattr__(self, name):
+        return getattr(self.first, name)
+    def step(self):
+        self.first.step()
+        self.second.step()
+
+body, head = nn.Linear(6, 8), nn.Linear(8, 1)
+slow = paddle.optimizer.SGD(0.01, parameters=body.parameters())
+both = Both(slow, paddle.optimizer.Adam(0.01, parameters=head.parameters()))
+for _ in range(4):
+    loss = nn.functional.mse_loss(head(nn.functional.relu(body(x))), y)
+    both.clear_grad()  # CAUSE
+    loss.backward()
+    both.step()
+""",
 }
+
+HEALTHY = """
+class Both:
+    def __init__(self, first, second):
+        self.first, self.second = first, second
+    def __getattr__(self, name):
+        return getattr(self.first, name)
+    def clear_grad(self):
+        self.first.clear_grad()
+        self.second.clear_grad()
+    def step(self):
+        self.first.step()
+        self.second.step()
+
+body, head = nn.Linear(6, 8), nn.Linear(8, 1)
+slow = paddle.optimizer.SGD(0.01, parameters=body.parameters())
+both = Both(slow, paddle.optimizer.Adam(0.01, parameters=head.parameters()))
+for _ in range(4):
+    loss = nn.functional.mse_loss(head(nn.functional.relu(body(x))), y)
+    both.clear_grad()
+    loss.backward()
+    both.step()
+"""
 
 LOST = {
     "zero_grad behind backward": (
@@ -183,7 +244,12 @@ for epoch in range(3):
             optimizer.clear_grad()
 """
 
-PROGRAMS = ZERO_GRAD | TWICE | {name: program for name, (_, program) in LOST.items()} | {"undivided": UNDIVIDED}
+PROGRAMS = (
+    ZERO_GRAD
+    | TWICE
+    | {name: program for name, (_, program) in LOST.items()}
+    | {"undivided": UNDIVIDED, "healthy": HEALTHY}
+)
 
 
 @pytest.mark.parametrize("name", ZERO_GRAD)
@@ -205,3 +271,7 @@ def test_a_loss_run_backward_twice(runs: dict[str, Run], name: str) -> None:
 def test_losses_that_are_not_divided_are_a_note(runs: dict[str, Run]) -> None:
     finding = runs["undivided"].check_first("undivided")
     assert finding["severity"] == "note" and finding["confidence"] < 0.5
+
+
+def test_one_object_that_clears_the_gradients_of_both(runs: dict[str, Run]) -> None:
+    runs["healthy"].check_healthy()

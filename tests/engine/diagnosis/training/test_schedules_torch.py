@@ -38,6 +38,43 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lr_lambda=warm)
 fit(model, optimizer, scheduler.step)
 """,
+    "zero-learning-rate: a partial of a function that divides integers": """
+from functools import partial
+def ramp(step, *, warm, floor=0.1):
+    up = (step + 1) // warm  # CAUSE
+    return up if step < warm else floor
+model = net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(partial(ramp, floor=0.2), warm=50))
+fit(model, optimizer, scheduler.step)
+""",
+    "zero-learning-rate: an object that cuts its factor off": """
+class Schedule:
+    def __init__(self, warm):
+        self.warm = warm
+    def __call__(self, step):
+        if step > self.warm:
+            return 1.0
+        share = step / self.warm
+        return int(share)  # CAUSE
+model = net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, Schedule(50))
+fit(model, optimizer, scheduler.step)
+""",
+    "zero-learning-rate: a method of two returns": """
+class Trainer:
+    def __init__(self):
+        self.total = 100
+    def factor(self, step):  # CAUSE
+        if step < self.total:
+            return 0.5 * (step > self.total)
+        return round(0.1 * step / self.total)
+trainer, model = Trainer(), net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, trainer.factor)
+fit(model, optimizer, scheduler.step)
+""",
     "zero-learning-rate: a rate that integer division made": """
 epochs, warm = 3, 10
 model = net()
@@ -290,6 +327,15 @@ for batch, target in pairs * 2:
 }
 
 HEALTHY = {
+    "a warm-up of whole epochs, which begins at 0": """
+from functools import partial
+def ramp(step, *, every):
+    return min(1, (step + 1) // every)
+model = net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(ramp, every=2))
+fit(model, optimizer, scheduler.step)
+""",
     "unscaled before it is clipped": """
 model = net()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

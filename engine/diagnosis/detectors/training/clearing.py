@@ -1,0 +1,89 @@
+"""Calls that clear gradients, and whose they clear."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from adbg.engine.diagnosis.detector import OptimizerEvent
+from adbg.engine.diagnosis.source import tree_of
+from adbg.engine.diagnosis.variables import frame_at
+from adbg.engine.frames import locals_of
+from adbg.engine.outside import suppress
+from adbg.engine.python.user_code import source_line, user_frame
+from adbg.engine.types import SourceLine
+
+_CLEARS = frozenset({"zero_grad", "clear_grad", "clear_gradients"})
+_MOST = 16  # lines that clear
+_UNKNOWN = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Clearing:
+    """The innermost line of the program that cleared the gradients of an optimizer. ``holds``: ids of all that the
+    object has which it asked to do so: one that hands the call on, or gave the optimizer's method as its own.
+    ``caller``: who called the method of that object."""
+
+    line: SourceLine
+    caller: SourceLine | None
+    holds: frozenset[int]
+
+
+class Clearings:
+    """Of each optimizer, as it is cleared for the first time from a line."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, SourceLine], Clearing] = {}
+
+    def note(self, event: OptimizerEvent) -> None:
+        """On the thread that clears, while it does."""
+        line, key = event.line, id(event.optimizer)
+        if line is None or (key, line) in self._known or len(self._known) >= _MOST:
+            return
+        frame = frame_at(line)
+        if frame is None:
+            return
+        asked, caller = _named(frame, line), None
+        if frame.f_code.co_name in _CLEARS:
+            asked, caller = locals_of(frame).get("self"), source_line(user_frame(frame.f_back))
+        holds = frozenset(_ids(asked)) if asked is not event.optimizer else frozenset[int]()
+        self._known[key, line] = Clearing(line, caller, holds)
+
+    def of(self, optimizer: int, line: SourceLine | None) -> Clearing | None:
+        return self._known.get((optimizer, line)) if line is not None else None
+
+
+def _ids(value: Any) -> Iterator[int]:
+    """Of what an object holds, itself or in a container."""
+    with suppress(Exception):
+        for each in list(vars(value).values()):
+            yield id(each)
+            if isinstance(each, (list, tuple, dict)):
+                yield from map(id, list(each.values() if isinstance(each, dict) else each)[:_MOST])
+
+
+def _named(frame: Any, line: SourceLine) -> Any:
+    """The object whose method the line calls, where it is a variable or an attribute; nothing of the program runs."""
+    tree = tree_of(line.file)
+    found = [
+        node.func.value
+        for node in (ast.walk(tree) if tree is not None else ())
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CLEARS
+        and node.lineno <= line.line <= (node.end_lineno or node.lineno)
+    ]  # fmt: skip
+    if len(found) != 1:
+        return _UNKNOWN
+    expression, path = found[0], list[str]()
+    while isinstance(expression, ast.Attribute):
+        path.insert(0, expression.attr)
+        expression = expression.value
+    if not isinstance(expression, ast.Name):
+        return _UNKNOWN
+    value = locals_of(frame).get(expression.id, frame.f_globals.get(expression.id, _UNKNOWN))
+    with suppress(Exception):
+        for name in path:
+            value = vars(value).get(name, _UNKNOWN)
+        return value
+    return _UNKNOWN
