@@ -69,10 +69,10 @@ class Events(Observer):
     def brief_runs(self, runs: BriefRuns) -> None:
         self._queue.add(runs)
 
-    def brief_waiting(self, gather: Callable[[], None]) -> None:
+    def brief_waiting(self, gather: Callable[[], None], recorded: bool) -> None:
         if gather not in self._gather:
             self._gather = (*self._gather, gather)
-        self._client.event_later(self._gathered, CALM)
+        self._client.event_later(self._gathered, PAUSE if recorded else CALM)
 
     def _gathered(self) -> Sequence[Any]:
         for gather in self._gather:

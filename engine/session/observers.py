@@ -106,8 +106,9 @@ class Observer:
     def brief_runs(self, runs: BriefRuns) -> None:
         """Calls that ran, told later. Any thread."""
 
-    def brief_waiting(self, gather: Callable[[], None]) -> None:
-        """Such calls wait: ``gather`` has them told. Called behind the first of them, on its thread."""
+    def brief_waiting(self, gather: Callable[[], None], recorded: bool) -> None:
+        """Such calls wait: ``gather`` has them told. Called behind the first of them, on its thread. ``recorded``: all
+        their nodes are, and what waits is lost where the process is killed."""
 
     # ---- a hooked node, in this order; a stop may come behind node_begin and behind node_end
 

@@ -77,7 +77,7 @@ class ToldLater:
     def waiting(self) -> None:
         try:
             for tell in self._session.notify.brief_waiting:
-                tell(self.gather)
+                tell(self.gather, bool(self._session.notify.keeps))
         except own(Exception) as error:
             self._session.problems.defect("calls that ran are told late", error)
 
