@@ -294,6 +294,7 @@ class _OfBackend(Watcher):
     def watch(self) -> None:
         """From now on; on a thread of the program, between two iterations."""
         self.watching = True
+        self.facts.warned.put_in()
         self.facts.before = self.facts.backend.iteration
         self._sample(1)
 
@@ -359,6 +360,7 @@ class _OfBackend(Watcher):
     def leave(self) -> None:
         """Without another word."""
         self.watching = False
+        self.facts.warned.take_out()
         if not self._over:
             self._over = True
             self._want(Need.NOTHING)

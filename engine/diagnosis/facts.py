@@ -10,6 +10,7 @@ from typing import Any
 
 from adbg.engine.backends.base import Backend, Graph
 from adbg.engine.diagnosis.rounds import Rounds
+from adbg.engine.diagnosis.warned import Warned
 from adbg.engine.outside import suppress
 from adbg.engine.protocol.messages import Cause, Finding, FoundAt, RankFacts
 from adbg.engine.types import SourceLine
@@ -28,6 +29,7 @@ class Facts:
         stepping: an optimizer's step runs, as far as a detector that wants operators in every iteration has noted.
         other_needs: a detector changed its ``needs`` as a module began or ended: they count from here on.
         deep: every iteration is sampled, and detectors may compute more.
+        warned: at which lines NumPy met NaN and infinities.
         findings: told so far, by id.
         share: for the front end, which compares it with what other ranks tell.
     """
@@ -47,6 +49,7 @@ class Facts:
         self.sampled = True
         self.stepping = self.other_needs = False
         self.at_backward = False  # it ends between a forward and its backward: as many iterations were asked for
+        self.warned = Warned()  # what NumPy says
         self.findings: dict[int, Finding] = {}
         self._send = send
         self._ids: Callable[[], int] = itertools.count(1).__next__

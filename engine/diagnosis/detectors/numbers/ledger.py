@@ -193,10 +193,17 @@ class Ledger:
         return made
 
     def _find_holder(self, made: Made) -> None:
-        """Whose array it was, for the first that is not finite."""
-        if self._searched:
-            return
-        self._searched = True
+        """What NumPy said of its numbers; whose array it was, for the first that is not finite."""
+        if not self._searched:
+            self._searched = True
+            self._search(made)
+        warned = self._facts.warned.of(bool(made.nan))
+        for line, text in list(warned.items())[:3]:
+            made.evidence.append(f"NumPy warned in {os.path.basename(line.file)}:{line.line}: {text}")
+        if len(warned) == 1:
+            made.held = next(iter(warned))
+
+    def _search(self, made: Made) -> None:
         holder = holder_of_bad_data(self._facts.backend, bool(made.nan))
         if holder is not None:
             what, made.held = holder

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from adbg.engine.diagnosis.detector import OptimizerEvent, detector
-from adbg.engine.diagnosis.detectors.training.leaves import Leaf, in_container
+from adbg.engine.diagnosis.detectors.training.leaves import Leaf, in_container, tensors_of
 from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, norms
 from adbg.engine.diagnosis.detectors.training.source import place, uncalled
 from adbg.engine.diagnosis.ledger import Held, Optimizer
@@ -155,7 +154,7 @@ class NotOptimized(LoopDetector):
             return
         owned = {id(held.ref()) for each in self.ledger.optimizers.values() for held in each.held}
         stepping = {id(held.ref()) for each in self.ledger.optimizers.values() if each.steps for held in each.held}
-        order = list(self._tensors(call))
+        order = list(tensors_of(call))
         places = [at for at, tensor in enumerate(order) if id(tensor) in owned]
         for at, tensor in enumerate(order):
             if id(tensor) not in owned:
@@ -166,14 +165,6 @@ class NotOptimized(LoopDetector):
                     del leaf.norms[:-6]
                     leaf.last = bool(places) and at > places[-1]
                     leaf.with_steps = leaf.with_steps or any(id(order[each]) in stepping for each in places)
-
-    @staticmethod
-    def _tensors(call: Any) -> Iterator[Any]:
-        for key in call.order():
-            if call.is_accumulate(key):
-                for saved in call.saved(key):
-                    if saved.value is not None:
-                        yield saved.value
 
     def _leaf(self, tensor: Any, line: SourceLine | None) -> Leaf | None:
         known = self._leaves.get(id(tensor))

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from adbg.engine.backends.base import Graph
 from adbg.engine.diagnosis.ledger import Ledger
 from adbg.engine.diagnosis.source import assigned
 from adbg.engine.outside import suppress
@@ -34,6 +35,15 @@ class Leaf:
     @property
     def words(self) -> str:
         return self.name or self.called or f"a tensor of shape {list(self.shape)}"
+
+
+def tensors_of(graph: Graph) -> Iterator[Any]:
+    """The leaves of a graph, in execution order of their accumulate nodes."""
+    for key in graph.order():
+        if graph.is_accumulate(key):
+            for saved in graph.saved(key):
+                if saved.value is not None:
+                    yield saved.value
 
 
 def in_container(ledger: Ledger, found: list[Leaf]) -> tuple[str, SourceLine] | None:

@@ -1,0 +1,130 @@
+"""Data that NumPy made NaN before it is a tensor of anybody's. Witness: NumPy's own warnings."""
+
+from __future__ import annotations
+
+import pytest
+from support.diagnosing_many import Run, diagnose_each
+from support.frameworks import FRAMEWORKS, case
+
+HEAD = {
+    "torch": """
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+torch.manual_seed(0)
+net = nn.Linear(6, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+def clear():
+    optimizer.zero_grad()
+""",
+    "paddle": """
+import numpy as np
+import paddle
+from paddle import nn
+from paddle.io import DataLoader, Dataset
+paddle.seed(0)
+net = nn.Linear(6, 1)
+optimizer = paddle.optimizer.SGD(0.01, parameters=net.parameters())
+def clear():
+    optimizer.clear_grad()
+""",
+}
+
+# A window of a sensor that stood still: what is wrong is in NumPy, far from where it becomes a tensor.
+WINDOWS = """
+rng = np.random.default_rng(0)
+series = rng.normal(size=(5, 60)).astype("float32")
+series[3, 20:34] = 1.5
+class Windows(Dataset):
+    def normalised(self, past):
+        return (past - past.mean()) / past.std()  # CAUSE
+    def __getitem__(self, index):
+        row, at = divmod(index, 10)
+        return self.normalised(series[row, 5 * at : 5 * at + 6])
+    def __len__(self):
+        return 50
+for x in DataLoader(Windows(), batch_size=5):
+    loss = net(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    clear()
+"""
+
+# Returns of prices, one of which is 0, computed as the module is loaded.
+RETURNS = """
+prices = np.exp(np.random.default_rng(0).normal(size=(40, 7)).cumsum(1) * 0.1)
+prices[23, 4] = 0.0
+def returns(of):
+    logs = np.log(of)  # CAUSE
+    return np.diff(logs)
+table = returns(prices).clip(-1e30).astype("float32")
+table[table < -1e20] = np.inf
+class Rows(Dataset):
+    def __init__(self, of):
+        self.of = of
+    def __getitem__(self, index):
+        return self.of[index]
+    def __len__(self):
+        return len(self.of)
+for x in DataLoader(Rows(table), batch_size=8):
+    loss = net(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    clear()
+"""
+
+# NumPy warns at two places: which of them it was is not known, and neither is named as the cause.
+SEVERAL = """
+print(np.sqrt(np.float32(-1.0)))
+""" + WINDOWS.replace("  # CAUSE", "")
+
+# It warns, and nothing that is not finite is trained on.
+HARMLESS = """
+rows = np.random.default_rng(0).normal(size=(32, 6)).astype("float32")
+rows[5] = 0.0
+class Rows(Dataset):
+    def __getitem__(self, index):
+        with_nan = rows[index] / np.abs(rows[index]).sum()
+        return np.nan_to_num(with_nan)
+    def __len__(self):
+        return len(rows)
+for x in DataLoader(Rows(), batch_size=8):
+    loss = net(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    clear()
+"""
+
+PROGRAMS = {"windows": WINDOWS, "returns": RETURNS, "several": SEVERAL, "harmless": HARMLESS}
+
+
+@pytest.fixture(scope="module")
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    programs = {name: HEAD[request.param] + text for name, text in PROGRAMS.items()}
+    return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), programs)
+
+
+each = pytest.mark.parametrize(
+    "runs", [case(name, name, group=f"numbers-prepared-{name}") for name in FRAMEWORKS], indirect=True
+)
+
+
+@each
+@pytest.mark.parametrize(("name", "warning"), [("windows", "invalid value"), ("returns", "divide by zero")])
+def test_the_line_that_numpy_warned_of(runs: dict[str, Run], name: str, warning: str) -> None:
+    first = runs[name].check_first("nonfinite")
+    assert warning in " ".join(first["evidence"]), first
+    assert "the data" in first["message"]
+
+
+@each
+def test_of_two_such_lines_neither_is_the_cause(runs: dict[str, Run]) -> None:
+    first = runs["several"].check_first("nonfinite")
+    assert sum("NumPy warned" in told for told in first["evidence"]) == 2, first
+    assert not {"past", "sqrt"} & set(first["cause"]["text"].replace("(", " ").split()), first
+
+
+@each
+def test_a_warning_alone_is_no_finding(runs: dict[str, Run]) -> None:
+    runs["harmless"].check_healthy()
