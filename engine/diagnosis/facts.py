@@ -80,6 +80,11 @@ class Facts:
             self._asked_again += 1
         return self._names.get(id(tensor), "") or self.places.get(id(tensor), "")
 
+    def statistics(self) -> frozenset[int]:
+        """Ids of the running statistics that are parameters by their type: Paddle keeps those of BatchNorm so. A tensor
+        of the user's in a Layer is a buffer, too. Walks all modules."""
+        return frozenset(id(value) for _, value in self.backend.buffers() if "Param" in type(value).__name__)
+
     def title_of(self, tensor: Any) -> str:
         """``name_of``, and whose it is where several modules run ("head.bias")."""
         name = self.name_of(tensor)

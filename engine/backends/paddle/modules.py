@@ -13,7 +13,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from paddle.nn import Layer
+from paddle.nn import BatchNorm, Layer
+from paddle.nn.layer.norm import _BatchNormBase
 
 from adbg.engine.backends.common.modules import SeenModules
 from adbg.engine.backends.common.tracebacks import strip_own
@@ -21,6 +22,7 @@ from adbg.engine.backends.paddle.native.core import core
 from adbg.engine.backends.paddle.native.texts import StackTexts
 
 _MARK = "  # in Layer "
+_NORMS = BatchNorm, _BatchNormBase
 
 
 class _Inside(threading.local):
@@ -160,7 +162,8 @@ class Modules(SeenModules):
             for path, layer in root.named_sublayers(include_self=True):
                 for name in ("_mean", "_variance"):
                     value = vars(layer).get("_parameters", {}).get(name)
-                    if value is not None and value.stop_gradient:
+                    # Code that unfreezes a part sets stop_gradient of all its parameters to False, of these too.
+                    if value is not None and (value.stop_gradient or isinstance(layer, _NORMS)):
                         found[f"{path}.{name}" if path else name] = value
         return found
 

@@ -13,7 +13,7 @@ from typing import Any
 from adbg.engine.backends.base import BackwardCall, OptimizerEvent
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.graphs.carried import cached, carried, kept_on
-from adbg.engine.diagnosis.detectors.graphs.together import Place, calls_now, first_of
+from adbg.engine.diagnosis.detectors.graphs.together import Place, calls_now, first_of, is_behind
 from adbg.engine.diagnosis.source import assigned_on, inside, scope_at
 from adbg.engine.diagnosis.values import is_library
 from adbg.engine.frames import forget_stack
@@ -92,6 +92,7 @@ class _Joining(Detector):
     def links(self, call: BackwardCall, than: _Call, through: int | None) -> list[_Link]:
         """Where this graph goes over into an older one, first to run first; only where that leads to ``through``."""
         older = {key for key in call.order() if self.is_older(call, key, than)}
+        older |= self._behind(call, than, older)
         leads = _above(call, through) if through is not None else older
         found = []
         for key in call.order():
@@ -101,11 +102,19 @@ class _Joining(Detector):
                 ]
         return found
 
+    @staticmethod
+    def _behind(call: BackwardCall, than: _Call, older: set[int]) -> set[int]:
+        """The nodes made of older ones behind ``than`` in its own iteration, as the source has it: a moving average
+        that is brought up to date after the step. They join no graphs, what takes them in the next iteration does."""
+        if not older or call.count() > _LARGEST:
+            return set()
+        behind = {key for key in call.order() if is_behind(_lines(call, key), than.calls)}
+        return set() if behind & set(call.roots()) else {key for key in behind - older if not call.is_accumulate(key)}
+
     def joined_at(self, call: BackwardCall, link: _Link) -> tuple[SourceLine | None, str]:
         """The line that made what joins the graphs, in the function that carries it from one iteration to the next, and
         the variable that it gave it."""
-        made = [each for each in reversed(call.forward_stack(link.older)[0]) if not is_library(each.file)]
-        used = [each for each in reversed(call.forward_stack(link.newer)[0]) if not is_library(each.file)]
+        made, used = _lines(call, link.older), _lines(call, link.newer)
         shared: list[SourceLine] = []
         for mine, theirs in zip(made, used):
             if (mine.file, mine.function) != (theirs.file, theirs.function):
@@ -152,6 +161,11 @@ def _above(call: BackwardCall, key: int) -> set[int]:
                 found.add(each)
                 todo.append(each)
     return found
+
+
+def _lines(call: BackwardCall, key: int) -> list[SourceLine]:
+    """The lines of the program that made a node, outermost first."""
+    return [each for each in reversed(call.forward_stack(key)[0]) if not is_library(each.file)]
 
 
 def _running_functions() -> set[tuple[str, str]]:
@@ -219,9 +233,12 @@ class SecondBackward(_Joining):
         by = next((each for each in earlier if self.is_older(call, link.older, each)), earlier[-1])
         line, name = self.joined_at(call, link)
         what = f"'{name}'" if name else f"the result of {older.unique_name}"
+        when = f"before backward {by.number}"
+        if not self.is_older(call, link.older, by):
+            when = f"behind backward {by.number}, of what that had freed"
         evidence = [
             f"{newer.unique_name} ({_place(newer.forward)}), made since, takes what {older.unique_name} "
-            f"({_place(older.forward)}) made before backward {by.number}",
+            f"({_place(older.forward)}) made {when}",
             f"backward {by.number} ({_place(by.location)}) ran that part of the graph and freed what it had saved",
         ]
         first = self._together(call, earlier, by, link.older)
@@ -258,7 +275,7 @@ class SecondBackward(_Joining):
         stepped = any(each.stepped for each in earlier if each.number >= by.number)
         if now is None or stepped or by.location != call.location:
             return None
-        made = [each for each in reversed(call.forward_stack(older)[0]) if not is_library(each.file)]
+        made = _lines(call, older)
         return first_of(by.calls, now.calls, made)
 
     @staticmethod

@@ -16,6 +16,7 @@ from adbg.engine.session.running_call import Running
 _FIRST = (2, 4, 6)
 _MANY = 16  # tensors with graphs, of a variable that is emptied
 _FEW = 4  # of the tensors of a variable, which are looked into
+_NEAR = 64  # nodes of such a sum that are looked at
 _LARGEST = 5_000  # nodes of a backward whose addresses are remembered
 _SURE = 24  # iterations over which what grows is no window of the usual sizes
 
@@ -41,6 +42,7 @@ class GraphKept(Detector):
         self._told: dict[str, tuple[int, int]] = {}  # by variable, (id, iteration at first)
         self._ran: set[int] = set()  # addresses of the nodes of the backward at hand and of the one before
         self._spent: set[str] = set()  # variables with a graph among these
+        self._used: set[str] = set()  # of these, sums and the like that went on growing
         self._emptied: set[str] = set()
 
     def backward_begin(self, running: Running) -> None:
@@ -81,6 +83,7 @@ class GraphKept(Detector):
                 if (by := grows(self._looks, name)) and not is_bounded(groups[name].way)
                 and (by == "nodes" or sizes[name].graphs > self._looks[0].sizes[name].graphs)
             }  # fmt: skip
+            self._used |= {name for name in self._spent & found.keys() if grows(self._looks, name) == "nodes"}
             self._spent |= {name for name in self._told if name in groups and self._ran_through(groups[name])}
             for name in owners_first(found):
                 if name in self._emptied:
@@ -91,7 +94,10 @@ class GraphKept(Detector):
                 most = max((look.sizes[name].graphs for look in self._looks if name in look.sizes), default=0)
                 fewer = now is None or (before is not None and now.tensors < before.tensors)
                 if fewer and most >= _MANY and name in self._spent:
-                    self._was_emptied(name, most)
+                    self._was_emptied(name, f"tensors with their graphs until it is emptied, {most} and more of them")
+                elif name in self._used and (now is None or (before is not None and now.older < before.older)):
+                    until = f"the graphs of all iterations until it begins anew, {self._looks[-2].iteration} and more"
+                    self._was_emptied(name, until)
                 elif now is None or before is None or (now.tensors <= before.tensors and now.older <= before.older):
                     self.facts.take_back(self._told.pop(name)[0])
         finally:
@@ -107,9 +113,18 @@ class GraphKept(Detector):
             node = getattr(value, "grad_fn", None) if backend.is_tensor(value) else value
             if node is not None and backend.node_address(node) in self._ran:
                 return True
+            if len(group.members) <= _FEW and backend.is_tensor(value) and self._leads_there(value):
+                return True
         return False
 
-    def _was_emptied(self, name: str, most: int) -> None:
+    def _leads_there(self, value: Any) -> bool:
+        """Whether what backward went through is just below a tensor: a sum of losses."""
+        graph = self.facts.backend.graph_of([value]) if self.facts.backend.has_graph(value) else None
+        if graph is None or graph.count() > _LARGEST:
+            return False
+        return any(graph.address(key) in self._ran for key in graph.order()[:_NEAR] if not graph.is_accumulate(key))
+
+    def _was_emptied(self, name: str, what: str) -> None:
         self._emptied.add(name)
         known = self.facts.findings.get(self._told[name][0])
         why = "backward had gone through these graphs already: they are of no more use"
@@ -118,8 +133,8 @@ class GraphKept(Detector):
         self.facts.tell(
             replace(
                 known, severity="warning", confidence=0.8,
-                message=f"{known.message.partition(' keeps ')[0]} keeps tensors with their graphs until it is emptied, "
-                f"{most} and more of them: memory grows until then; keep loss.item() or a detached tensor",
+                message=f"{known.message.partition(' keeps ')[0]} keeps {what}: memory grows until then; keep "
+                "loss.item() or a detached tensor",
                 evidence=[*known.evidence, why],
             )
         )  # fmt: skip

@@ -161,8 +161,9 @@ class NoGradient(Detector):
         """At what optimizers hold: at the end of the program the tensors are gone."""
         facts, flow = self.facts, self._flow
         if self._searched is None or facts.iteration <= _SEARCHED:
-            found = [(where, weakref.ref(value)) for where, value in facts.backend.optimized()]
-            self._searched = found
+            statistics = facts.statistics()
+            found = [(where, value) for where, value in facts.backend.optimized() if id(value) not in statistics]
+            self._searched = [(where, weakref.ref(value)) for where, value in found]
         alive = [(where, value) for where, ref in self._searched if (value := ref()) is not None]
         held = [(value, facts.title_of(value) or where) for where, value in alive]
         owned = bool(held)

@@ -46,6 +46,18 @@ def first_of(before: Sequence[Place], now: Sequence[Place], made: Sequence[Sourc
     return None
 
 
+def is_behind(made: Sequence[SourceLine], call: Sequence[Place]) -> bool:
+    """Whether what made a node stands behind a backward call in the function that both were called from. ``made``: its
+    lines of the program, outermost first."""
+    for mine, place in zip([each for each in made if not _is_inline(each.function)], call[::-1]):
+        theirs = _line(place)
+        if mine.file != theirs.file or scope_at(mine.file, mine.line) is not scope_at(theirs.file, theirs.line):
+            return False
+        if mine.line != theirs.line:
+            return mine.line > theirs.line
+    return False
+
+
 def _around(now: Sequence[Place], made: Sequence[SourceLine]) -> bool:
     """Whether the innermost loop around the call runs several losses of one iteration: no step is in it, and what they
     share was made outside of it, in the same run of the function, or in what the loop goes through."""

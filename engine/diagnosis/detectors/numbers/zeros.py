@@ -6,8 +6,9 @@ import math
 import os
 from dataclasses import dataclass, field
 
+from adbg.engine.backends.base import BackwardCall
 from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, detector
-from adbg.engine.diagnosis.detectors.numbers import values
+from adbg.engine.diagnosis.detectors.numbers import products, values
 from adbg.engine.diagnosis.detectors.numbers.biases import LowBiases
 from adbg.engine.diagnosis.detectors.numbers.sizes import (
     FLAT,
@@ -65,7 +66,8 @@ class _Seen:
 @detector("zero-gradient")
 class ZeroGradient(Detector):
     """Parameters whose gradient is exactly zero in every iteration that was looked at, and the operator at which it
-    becomes zero: dead ReLU units, saturated sigmoid, tanh or softmax, clamp outside of its bounds, rounding and sign.
+    becomes zero: dead ReLU units, saturated sigmoid, tanh or softmax, clamp outside of its bounds, rounding and sign, a
+    product of two parameters that were both initialised with zeros.
 
     Where a bias was initialised so far below 0 that this alone makes a ReLU dead, that line is the cause.
 
@@ -129,11 +131,16 @@ class ZeroGradient(Detector):
                     noted.add(source.key)
                     seen = self._seen.get(place)
                     if seen is None:
-                        seen = self._seen[place] = _Seen(origin=origin_of(self.facts, call, source.key, place))
+                        seen = self._seen[place] = _Seen(origin=self._origin(call, source.key, place))
                     seen.iterations.append(self.facts.iteration)
                     seen.entering.append(source.entering)
                     seen.leaving.append(max((each or 0.0 for each in source.leaving), default=0.0))
                     seen.backward = call.number
+
+    def _origin(self, call: BackwardCall, key: int, place: Place) -> Origin:
+        if place.op in products.PRODUCTS:
+            return products.origin_of(self.facts, call, key)
+        return origin_of(self.facts, call, key, place)
 
     @staticmethod
     def _place(running: Running, size: Size) -> Place:
@@ -157,7 +164,7 @@ class ZeroGradient(Detector):
         call = running.call
         above = [at for at in index_of(call).ancestors(call, key)[:-1] if at in sizes]
         found = [sizes[at] for at in above if sizes[at].op in GATES | FLAT and _stops(sizes[at])]
-        return found[:3]
+        return (found or [sizes[at] for at in above if products.stops(sizes[at])])[:3]
 
     def blames(self, place: Place) -> bool:
         """Whether parameters get a gradient of 0 at all times because of that one."""
@@ -172,10 +179,15 @@ class ZeroGradient(Detector):
         for name, leaf in self._leaves.items():
             if leaf.zero < leaf.seen:
                 continue
-            always = [place for place, count in leaf.sources.items() if count == leaf.seen]
+            always = [place for place, count in leaf.sources.items() if count == leaf.seen and self._proven(place)]
             if always:
                 by_source.setdefault(always[0], []).append(name)
         return by_source
+
+    def _proven(self, place: Place) -> bool:
+        """A product gives zeros while one factor is not trained yet, or is masked: told where both were set to zero."""
+        seen = self._seen[place]
+        return place.op not in products.PRODUCTS or (len(seen.origin.evidence) >= 2 and len(seen.iterations) >= 3)
 
     def _tell(self, place: Place, names: list[str]) -> None:
         seen = self._seen[place]
@@ -183,7 +195,8 @@ class ZeroGradient(Detector):
         if place.op in FLAT:
             why, confidence = f"the derivative of {place.op} is 0 everywhere", 0.95
         else:
-            why = _WHY.get(place.op, "nothing of what comes in is passed on")
+            product = products.WHY if place.op in products.PRODUCTS else "nothing of what comes in is passed on"
+            why = _WHY.get(place.op, product)
             confidence = 0.85 if looked >= 2 else 0.6
             if place.op in ("where", "maskedfill") or "pool" in place.op:
                 confidence = min(confidence, 0.55 if looked >= 3 else 0.45)

@@ -44,8 +44,7 @@ class Frozen(LoopDetector):
             self._look(optimizer)  # its model may be gone at the end
 
     def _look(self, optimizer: Optimizer) -> None:
-        # Paddle keeps the running statistics of BatchNorm as parameters; a tensor of the user's in a Layer is a buffer
-        found = {id(value) for _, value in self.facts.backend.buffers() if "Param" in type(value).__name__}
+        found = self.facts.statistics()
         self._statistics |= {held for held in optimizer.held if id(held.ref()) in found}
 
     def end(self) -> None:
