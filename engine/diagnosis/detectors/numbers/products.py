@@ -9,6 +9,7 @@ from typing import Any
 
 from adbg.engine.diagnosis.detectors.numbers.sizes import Origin, Size
 from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.diagnosis.source import assigned
 from adbg.engine.graph.index import index_of
 from adbg.engine.types import SourceLine
 
@@ -24,7 +25,7 @@ def stops(size: Size) -> bool:
     return size.op in PRODUCTS and size.entering > 0 and len(leaving) >= 2 and not any(leaving)
 
 
-def origin_of(facts: Facts, call: Any, key: int) -> Origin:
+def origin_of(facts: Facts, call: Any, key: int, forward: SourceLine | None) -> Origin:
     """The line that set the parameters below a product to zero, of several that of the last to get a gradient: what is
     upstream is meant to be random. No line where none of them is zero all over."""
     zero: list[tuple[str, SourceLine | None]] = []
@@ -32,12 +33,20 @@ def origin_of(facts: Facts, call: Any, key: int) -> Origin:
         for saved in call.saved(leaf):
             if saved.value is not None and facts.backend.norm(saved.value) == 0:
                 name = facts.title_of(saved.value) or "a leaf without a name"
-                zero.append((name, facts.written(saved.value) or facts.born(saved.value)))
+                line = facts.written(saved.value) or _assigned(name.rpartition(".")[2], forward)
+                zero.append((name, line or facts.born(saved.value)))
     evidence = tuple(
         f"{name} is 0 all over" + (f", set so in {os.path.basename(line.file)}:{line.line}" if line is not None else "")
         for name, line in zero[:4]
     )
     return Origin(next((line for _, line in zero if line is not None), None), evidence)
+
+
+def _assigned(attribute: str, forward: SourceLine | None) -> SourceLine | None:
+    """Of a module's own: ``self.down = nn.Parameter(zeros(…))``, where its forward has ``self.down``."""
+    if forward is None or f".{attribute}" not in Facts.text_of(forward):
+        return None
+    return assigned(forward.file, attribute)
 
 
 def _leaves_below(call: Any, key: int) -> Iterator[int]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from adbg.engine.diagnosis.detectors.numbers.recurrent import RECURRENT
 from adbg.engine.diagnosis.detectors.numbers.singular import plain_name
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.diagnosis.source import line_naming
@@ -16,7 +17,7 @@ from adbg.engine.types import SourceLine
 GATES = {
     "relu", "threshold", "relu6", "hardtanh", "hardswish", "hardsigmoid", "clamp", "elu", "sigmoid", "tanh",
     "softmax", "logsoftmax", "maxpool2dwithindices", "maxpool2d", "pool2d", "where", "maskedfill", "gelu", "silu",
-}  # fmt: skip
+} | RECURRENT  # fmt: skip
 FLAT = {"sign", "round", "floor", "ceil", "trunc", "fix", "heaviside", "frac"}  # their derivative is 0 everywhere
 
 # Layers, by where the units of their result lie.

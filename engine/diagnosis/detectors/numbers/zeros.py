@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from adbg.engine.backends.base import BackwardCall
 from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, detector
-from adbg.engine.diagnosis.detectors.numbers import products, values
+from adbg.engine.diagnosis.detectors.numbers import products, recurrent, values
 from adbg.engine.diagnosis.detectors.numbers.biases import LowBiases
 from adbg.engine.diagnosis.detectors.numbers.sizes import (
     FLAT,
@@ -86,11 +86,13 @@ class ZeroGradient(Detector):
         self._seen: dict[Place, _Seen] = {}
         self._sizes: dict[int, dict[int, Size]] = {}  # by serial of the call, then by node
         self._biases = LowBiases(facts)
+        self._inputs = recurrent.Inputs(facts)
         facts.shared[ZeroGradient] = self
 
     def operator(self, call: OperatorCall) -> None:
         if call.error is None:
             self._biases.look(call)
+            self._inputs.look(call)
 
     def backward_begin(self, running: Running) -> None:
         if self.facts.sampled and len(running.chain) == 1:
@@ -139,7 +141,9 @@ class ZeroGradient(Detector):
 
     def _origin(self, call: BackwardCall, key: int, place: Place) -> Origin:
         if place.op in products.PRODUCTS:
-            return products.origin_of(self.facts, call, key)
+            return products.origin_of(self.facts, call, key, place.forward)
+        if place.op in recurrent.RECURRENT:
+            return Origin(None, self._inputs.of(place.forward))
         return origin_of(self.facts, call, key, place)
 
     @staticmethod
@@ -196,7 +200,7 @@ class ZeroGradient(Detector):
             why, confidence = f"the derivative of {place.op} is 0 everywhere", 0.95
         else:
             product = products.WHY if place.op in products.PRODUCTS else "nothing of what comes in is passed on"
-            why = _WHY.get(place.op, product)
+            why = recurrent.WHY if place.op in recurrent.RECURRENT else _WHY.get(place.op, product)
             confidence = 0.85 if looked >= 2 else 0.6
             if place.op in ("where", "maskedfill") or "pool" in place.op:
                 confidence = min(confidence, 0.55 if looked >= 3 else 0.45)
