@@ -471,10 +471,20 @@ PyObject* end_recorded(Calls* calls, Call* call, double us) {
   Py_RETURN_NONE;
 }
 
+// A call that Python was asked about ends: whether it was a long one. Otherwise one hiccup of the machine would have Python
+// asked about every call from there on.
+void note_asked(State& state) {
+  const bool recorded = std::any_of(state.known.begin(), state.known.end(), [](const Known& each) { return each.order; });
+  const double us = static_cast<double>(monotonic() - state.asked) / 1000;
+  state.was_long = us > (recorded ? kLongRecorded : kLong);
+}
+
 PyObject* calls_end(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   Calls* calls = reinterpret_cast<Calls*>(self);
-  if (count != 2 || Py_TYPE(arguments[0]) != call_type)
+  if (count != 2 || Py_TYPE(arguments[0]) != call_type) {
+    note_asked(*calls->state);
     return PyObject_Vectorcall(calls->end, arguments, static_cast<size_t>(count), nullptr);
+  }
   Call* call = reinterpret_cast<Call*>(arguments[0]);
   if (call->begun != Py_None) {
     PyObject* both[] = {call->begun, arguments[1]};

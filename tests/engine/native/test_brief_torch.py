@@ -272,13 +272,40 @@ def test_the_last_one_is_noted_while_it_runs(run: Run) -> None:
     assert struct.unpack("<Qdd", notes)[0] == number, "nobody wants notes any more"
 
 
+def test_a_long_call_has_python_asked_about_the_next_ones_only(run: Run) -> None:
+    """A hiccup of the machine in one call; then the calls are as short as before."""
+    run.watch("NoSuchNode")
+    step, pause = Step(), [0.0]
+
+    def hooked() -> None:
+        y = step.a * step.b
+        y.register_hook(lambda grad: time.sleep(pause[0]))
+        y.sum().backward()
+
+    for _ in range(FIRST + 30):
+        hooked()
+    pause[0] = 0.05
+    for _ in range(2):  # one of these at least is one that Python is not asked about
+        hooked()
+    pause[0] = 0.0
+    before, since = run.python, time.monotonic()
+    for _ in range(200):
+        hooked()
+    longest = 2 * sum(each.us > 20_000 for each in run.heard.runs)  # of these, too, by their own times
+    quarters = (time.monotonic() - since) / 0.25
+    assert run.python - before <= 4 + 2 * quarters + longest, f"Python was asked about {run.python - before} of 200"
+
+
 def test_threads_are_told_each(run: Run) -> None:
     run.watch("NoSuchNode")
+    together = threading.Barrier(3)  # a thread that begins when another one is over may have its number
 
     def train() -> None:
         step = Step()
+        together.wait()
         for _ in range(100):
             step()
+        together.wait()
 
     threads = [threading.Thread(target=train) for _ in range(3)]
     for thread in threads:
