@@ -14,7 +14,7 @@ RUNNER = $(if $(AGAIN),.ci/again.py --at-most $(AGAIN),-m pytest)
 
 export PYTHON
 .DEFAULT_GOAL := help
-.PHONY: help stress-attach bench-against demo demo-paddle native native-sanitized test-native test-hooks quick test test-torch test-paddle stress lint bench pictures clean
+.PHONY: help stress-attach bench-against demo demo-paddle native wheels native-sanitized test-native test-hooks quick test test-torch test-paddle stress lint bench pictures clean
 
 help:
 	@echo "make demo      install into .venv and open the debugger on a transformer whose gradient turns NaN"
@@ -24,6 +24,7 @@ help:
 	@echo "make quick     what takes a minute: ruff, the tests that need no framework, one of each framework"
 	@echo "make test-torch, make test-paddle   the tests of one framework: in .venv, in .venv-paddle"
 	@echo "make native    build the optional extension adbg._native here, for the Python of .venv"
+	@echo "make wheels    wheels with the extension for every Python that is found, and one without it, in dist/"
 	@echo "make test-hooks    the tests that decide between the extension and the Python hooks, with the hooks (ADBG_NATIVE=0)"
 	@echo "make test-native   those of the extension and of the backends with it, and its C++ under sanitizers"
 	@echo "make stress    the tests on a busy machine: LOAD=10 processes run beside them; PYTEST=\"-k signals\" selects"
@@ -90,6 +91,9 @@ test-hooks:
 # The extension lies in adbg/, where every Python of this version finds it: .venv and .venv-paddle alike.
 native:
 	@$(call environment,torch,dev); "$$python" setup.py --quiet build_ext --inplace --build-temp build/native
+
+wheels:
+	@$(PYTHON) .ci/wheels.py --out dist
 
 # Beside it, never in its place: it needs libasan to be loaded first.
 native-sanitized:

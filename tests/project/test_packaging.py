@@ -147,6 +147,18 @@ def test_a_checkout_is_itself_beside_the_installed_one(empty_python: Path) -> No
     assert done.stdout.endswith(f" from {ROOT / 'adbg'}\n"), str(done)
 
 
+def test_wheels_are_built_for_the_pythons_that_are_found() -> None:
+    """``make wheels`` takes a minute for each: here is what it would build for, and what it says where it cannot."""
+    code = "import sys; sys.path.insert(0, '.ci'); import wheels; print(wheels.pythons())"
+    found = ast.literal_eval(run([sys.executable, "-c", code], cwd=ROOT).stdout)
+    versions = [run([python, "-c", "import sys; print(sys.version_info[:2])"]).stdout for python in found]
+    assert f"{sys.version_info[:2]}\n" in versions and len(set(versions)) == len(versions)
+    assert all(ast.literal_eval(version) >= (3, 10) for version in versions)
+    failed = run([sys.executable, "-c", "import sys; sys.path.insert(0, '.ci'); import wheels; wheels.run(['false'])"],
+                 cwd=ROOT)  # fmt: skip
+    assert "wheels.Failed: false" in failed.stderr
+
+
 def test_old_python_is_told(tmp_path: Path) -> None:
     """``make demo`` with an interpreter that cannot do it: one line that says what to do, no traceback."""
     fake = tmp_path / "python3"
