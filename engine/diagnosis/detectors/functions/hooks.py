@@ -133,8 +133,8 @@ class GradientHook(Detector):
     def _names(self, hook: _Hook) -> list[str]:
         """Where it is on parameters alone."""
         ids = self._targets.get(hook.line, set())
-        names = [self.facts.title_of(value) for _, value in self.facts.backend.parameters() if id(value) in ids]
-        return names if len(names) == len(ids) else []
+        held = {id(value): value for _, value in self.facts.backend.parameters() if id(value) in ids}
+        return [self.facts.title_of(value) for value in held.values()] if len(held) == len(ids) else []
 
     def _pile_up(self, call: HookCall) -> None:
         if not call.target:
