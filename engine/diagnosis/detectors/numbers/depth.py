@@ -82,7 +82,7 @@ class Depth(Detector):
                 kinds.setdefault(size.op, []).append(size)
         for op, nodes in kinds.items():
             if len(nodes) >= LEAST:
-                self._judge(running, op, nodes)
+                self._judge(running, op, nodes, sizes)
         if any(chain.ways[-1:] not in ([], [0]) for chain in self._chains.values()):
             self._weigh(running, kinds)
 
@@ -100,7 +100,7 @@ class Depth(Detector):
                 fixed = [factor for key, factor in factors.items() if op in _SCALES and _fixed(running, key)]
                 self._constant[op] = sum(fixed)
 
-    def _judge(self, running: Running, op: str, nodes: list[Size]) -> None:
+    def _judge(self, running: Running, op: str, nodes: list[Size], every: Sequence[Size]) -> None:
         # The branches of a sum get the same gradient: h @ w + x @ u is one step of depth, not two.
         nodes = [size for place, size in enumerate(nodes) if not place or size.entering != nodes[place - 1].entering]
         if len(nodes) < LEAST:
@@ -116,7 +116,7 @@ class Depth(Detector):
         chain.backward = running.call.number
         line = _line_of(running, nodes)
         begin = next(size for size in nodes[_begin(norms, way) :] if line is None or _forward(running, size) == line)
-        chain.steps = _one_layer(running, nodes)
+        chain.steps = _one_layer(running, every, len(nodes))
         chain.begins, chain.ends = (_place(running, size) for size in (begin, nodes[-1]))
         alone = all(_forward(running, size) == line for size in nodes)
         names = [running.call.describe(size.key).module or "" for size in nodes] if alone else []
@@ -219,14 +219,12 @@ def _fixed(running: Running, key: int) -> bool:
     return sum(edge.to is not None for edge in running.call.edges(key)) == 1
 
 
-def _one_layer(running: Running, nodes: Sequence[Size]) -> bool:
-    """Whether most of the nodes share a parameter."""
+def _one_layer(running: Running, every: Sequence[Size], depth: int) -> bool:
+    """Whether one parameter is used at each step of a chain: an operator may be there twice a step."""
     call, found = running.call, collections.Counter[int]()
-    for size in nodes:
-        below = [edge.to for edge in call.edges(size.key) if edge.to is not None]
-        inner = [edge.to for at in below if not call.is_accumulate(at) for edge in call.edges(at)]
-        found.update({at for at in [*below, *inner] if at is not None and call.is_accumulate(at)})
-    return max(found.values(), default=0) >= max(LEAST, _SAME_WAY * len(nodes))
+    for size in every:
+        found.update({edge.to for edge in call.edges(size.key) if edge.to is not None and call.is_accumulate(edge.to)})
+    return max(found.values(), default=0) >= max(LEAST, 0.4 * depth)
 
 
 def _place(running: Running, size: Size) -> Place:

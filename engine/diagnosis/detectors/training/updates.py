@@ -93,7 +93,7 @@ class LostUpdate(LoopDetector):
 
     def _compare(self, optimizer: Optimizer, known: _Weights, now: dict[int, int]) -> None:
         """The weights as the last step found them, left them, and as the next one finds them."""
-        moved = [at for at in known.after if known.before.get(at) != known.after[at]]
+        moved = [at for at in known.after if at in known.before and known.before[at] != known.after[at]]
         undone = [at for at in moved if now.get(at) == known.before.get(at)]
         if not moved:
             return
