@@ -111,8 +111,10 @@ class WrongMode(LoopDetector):
         """A forward whose result is dropped evaluates nothing: it lets BatchNorm meet the data."""
         if call.line not in self._drop_results:
             frame = frame_at(call.line)
-            found = dropped(call.line) if frame is not None and call.line is not None else ()
-            self._drop_results[call.line] = any(value_of(each, frame) is call.module for each in found)
+            self._drop_results[call.line] = (
+                frame is not None and call.line is not None
+                and any(value_of(each, frame) is call.module for each in dropped(call.line))
+            )  # fmt: skip
         return self._drop_results[call.line]
 
     def _look_below(self, call: ModuleCall, known: _Trained) -> None:
