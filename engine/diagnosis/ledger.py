@@ -61,7 +61,7 @@ class Held:
     received: bool = False
     stale: int = 0
     total: int = 0  # backwards that added to it
-    frozen: int = 0  # steps at which it took no gradient
+    frozen: int = 0  # steps in a row that left it alone, for it took no gradient
     norms: list[float] = field(default_factory=list)
     at_step: float | None = None
     path: str = ""
@@ -70,7 +70,8 @@ class Held:
 @dataclass(slots=True, eq=False)
 class Optimizer:
     """``blind``: not every backward since its last step was followed. ``rates``: (lowest, highest) at each step.
-    ``followed``: steps of which every backward was, ``at_once``: the last one is such."""
+    ``followed``: steps of which every backward was, ``at_once``: the last one is such. ``rewound``: steps that were
+    undone before the next one, behind a backward that ran with what they had made."""
 
     key: int
     ref: weakref.ref[Any] | None
@@ -82,6 +83,7 @@ class Optimizer:
     followed: int = 0
     at_once: bool = False
     blind: bool = True
+    rewound: int = 0
     first_rate: float | None = None
     rates: list[tuple[float, float]] = field(default_factory=list)
     variable: Variable = UNKNOWN  # where it steps first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 import types
@@ -47,6 +48,24 @@ class Variable:
 
 
 UNKNOWN = Variable()
+UNDEFINED = object()  # what ``value_of`` does not know
+
+
+def value_of(expression: ast.expr, frame: types.FrameType) -> Any:
+    """Of a variable or an attribute, as a function has it now; nothing of the program runs."""
+    path: list[str] = []
+    while isinstance(expression, ast.Attribute):
+        path.insert(0, expression.attr)
+        expression = expression.value
+    if not isinstance(expression, ast.Name):
+        return UNDEFINED
+    value = locals_of(frame).get(expression.id, frame.f_globals.get(expression.id, UNDEFINED))
+    with suppress(Exception):
+        for name in path:
+            inner = vars(value)
+            value = inner.get(name, inner.get("_modules", {}).get(name, UNDEFINED))
+        return value
+    return UNDEFINED
 
 
 def variable_of(value: Any, line: SourceLine | None) -> Variable:

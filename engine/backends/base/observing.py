@@ -63,7 +63,7 @@ class OptimizerEvent:
     norm: float | None = None
     limit: float | None = None
     scheduler: Any = None
-    frozen: Sequence[int] = ()  # places in ``tensors`` of those that take no gradient
+    frozen: Sequence[int] = ()  # places in ``tensors`` of those that take no gradient, and that a step leaves alone so
     missing: Sequence[str] = ()
     unexpected: Sequence[str] = ()
 

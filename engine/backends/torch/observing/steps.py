@@ -79,7 +79,8 @@ class StepsTap(Tap):
         with private.undisturbed():
             held = _held(optimizer) if tensors is None else tensors
             event = OptimizerEvent(what, optimizer, held, line, _rates(optimizer), **more)
-            event.frozen = tuple(place for place, value in enumerate(held) if not value.requires_grad)
+            # A step takes whatever has a gradient: a network may be frozen behind the backward that made it.
+            event.frozen = tuple(at for at, value in enumerate(held) if not value.requires_grad and value.grad is None)
             watcher.optimizer(event)
 
     # ---- optimizers

@@ -35,7 +35,8 @@ class GradientHook(Detector):
     or the same hook is registered again in each iteration, so that it runs ever more often.
 
     Evidence: norms of the gradient before and after the hook, and how many copies of the hook are registered.
-    Mistaken for: clipping, masks and small factors are meant that way: a note at most.
+    Mistaken for: clipping, masks and small factors are meant that way: a note at most. Parameters that are frozen by a
+    hook which makes their gradient zero: a warning that says so.
     Cost: two norms in the first three runs of each hook, then at every power of two.
     """
 
@@ -89,7 +90,11 @@ class GradientHook(Detector):
         if math.isfinite(before) and not math.isfinite(after):
             self._tell(hook, call, "nan", "error", 0.92, "makes finite gradients NaN or infinite")
         elif len(changed) >= 2 and all(two == 0 for _, two in changed):
-            self._tell(hook, call, "zero", "warning", 0.85, "makes every gradient that it is given zero")
+            what = "makes every gradient that it is given zero"
+            if self._names(hook):  # nothing below a parameter loses its gradient
+                self._tell(hook, call, "zero", "warning", 0.6, f"{what}, which is right if they are to stay frozen")
+            else:
+                self._tell(hook, call, "zero", "warning", 0.85, what)
         elif len(changed) >= 3:
             ratios = [two / one for one, two in changed]
             steady = max(ratios) - min(ratios) <= 1e-3 * max(ratios)
@@ -119,12 +124,17 @@ class GradientHook(Detector):
         )  # fmt: skip
 
     def _on(self, hook: _Hook, call: HookCall) -> str:
-        ids = self._targets.get(hook.line, set())
         if call.what.startswith("module"):
+            ids = self._targets.get(hook.line, set())
             return f"{len(ids)} modules" if len(ids) > 1 else "a module"
-        held = (value for _, value in self.facts.backend.parameters() if id(value) in ids)
-        names = [self.facts.title_of(value) for value in held]
-        return self.facts.some(names) if names and len(names) == len(ids) else "a tensor"
+        names = self._names(hook)
+        return self.facts.some(names) if names else "a tensor"
+
+    def _names(self, hook: _Hook) -> list[str]:
+        """Where it is on parameters alone."""
+        ids = self._targets.get(hook.line, set())
+        held = {id(value): value for _, value in self.facts.backend.parameters() if id(value) in ids}
+        return [self.facts.title_of(value) for value in held.values()] if len(held) == len(ids) else []
 
     def _pile_up(self, call: HookCall) -> None:
         if not call.target:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, OptimizerEvent, detector
+from adbg.engine.diagnosis.detectors.graphs.by_hand import BY_HAND, IDLE, ByHand
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place
 from adbg.engine.diagnosis.detectors.graphs.flow import UNRECORDED, Cut, Flow, Known
 from adbg.engine.diagnosis.detectors.graphs.switches import checkpointed, switch
@@ -46,9 +47,9 @@ class NoGradient(Detector):
     "rounded-gradient": the way to the loss goes through round, floor or sign, whose derivative is 0.
     "non-leaf-gradient": an optimizer holds, or the script reads .grad of, what an operator made of a parameter.
     Evidence: the parameters, the call behind which their values go on and their gradients do not.
-    Mistaken for: a part that is trained later than the program ran (a note where its optimizer never stepped); target
-    networks are in no optimizer.
-    Cost: in sampled iterations a look at each operator's operands.
+    Mistaken for: a part that is trained later than the program ran (a note where its optimizer never stepped), target
+    networks and codebooks that are updated by hand (a note where their values change without a step).
+    Cost: in sampled iterations a look at each operator's operands, and hashes of up to 16 tensors without a gradient.
     """
 
     needs = Need.STEPS
@@ -57,6 +58,7 @@ class NoGradient(Detector):
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
         self._flow = Flow()
+        self._by_hand = ByHand(facts)
         facts.born, facts.written = self._flow.born, self._flow.written
         self._given = 0  # bits of leaves that got a gradient
         self._lost: dict[int, int] = defaultdict(int)  # by bit of a leaf: the cuts on its way to a loss
@@ -155,7 +157,9 @@ class NoGradient(Detector):
                 else:
                     self._nonzero |= bit
         places = {each.place for each in self._held.values() if not self._given >> each.place & 1}
-        self._missing = [leaf.ref for leaf in self._flow.leaves.values() if leaf.place in places]
+        missing = [leaf for leaf in self._flow.leaves.values() if leaf.place in places]
+        self._missing = [leaf.ref for leaf in missing]
+        self._by_hand.look((leaf.place, value) for leaf in missing if (value := leaf.ref()) is not None)
 
     def _look(self) -> None:
         """At what optimizers hold: at the end of the program the tensors are gone."""
@@ -211,8 +215,11 @@ class NoGradient(Detector):
     def iteration_end(self) -> None:
         if self.facts.iteration == _EARLY:
             self._judge(early=True)
+        self._take_back()
+
+    def _take_back(self) -> None:
         for key, (id, bits) in tuple(self._told.items()):
-            if self._given & bits:
+            if self._given & bits or (not key[0] and all(map(self._by_hand.changes, _bits_of(bits)))):
                 self.facts.take_back(id)
                 del self._told[key]
 
@@ -233,17 +240,17 @@ class NoGradient(Detector):
             idle = held.owned != 0 and held.owned not in self._moved  # it may be trained later
             if idle and early:
                 continue
-            idle = idle and bool(self._moved)
+            why = IDLE if idle and self._moved else BY_HAND if self._by_hand.changes(held.place) else ""
             cut = self._lost_at(held.place)
             if cut is not None:
-                key: tuple[Any, ...] = (idle, "cut", cut.name, cut.lines[:1])
+                key: tuple[Any, ...] = (why, "cut", cut.name, cut.lines[:1])
             else:
                 if held.used is None and held.born is None:
                     held.born = self._sibling_born(held)
-                key = (idle, "unused", held.used or held.born, held.named)
+                key = (why, "unused", held.used or held.born, held.named)
             groups[key].append(held)
             kept[key] = cut
-        for key, members in groups.items():
+        for key, members in sorted(groups.items(), key=lambda each: bool(each[0][0])):  # of one line the error
             cut = kept[key]
             if cut is not None:
                 self._tell_cut(key, cut, members)
@@ -285,8 +292,8 @@ class NoGradient(Detector):
             f".grad of {names} is None after {facts.iteration} backwards",
             f"{cut.name} at {place(line_of(cut.lines))}: values of {names} go in, no gradient comes back",
         ]
-        evidence += [f"called from {place(line)}" for line in cut.lines[1:3]]
-        severity, confidence = ("error", 0.92) if not key[0] else _idle(evidence)
+        evidence += [f"called from {place(line)}" for line in cut.lines[1:3]] + [key[0]] * bool(key[0])
+        severity, confidence = ("error", 0.92) if not key[0] else ("note", 0.4)
         told = facts.tell(
             Finding(0, "no-gradient", severity, confidence, f"{names} {verb}: {self._words(cut)}", None, None, None,
                     line_of(cut.lines), facts.cause(cause), evidence, _next(cause))
@@ -309,7 +316,8 @@ class NoGradient(Detector):
             message += "it" if one else "them"
             if line is not None:
                 evidence.append(f"made at {place(line)}, in an optimizer, and in no forward of the sampled iterations")
-        severity, confidence = ("warning", 0.65) if not key[0] else _idle(evidence)
+        evidence += [key[0]] * bool(key[0])
+        severity, confidence = ("warning", 0.65) if not key[0] else ("note", 0.4)
         node = FoundAt(parameter=first.name) if first.named else None
         stale = {facts.replaced.get(held.owned) for held in members}
         told = facts.tell(
@@ -407,12 +415,6 @@ class NoGradient(Detector):
                 if _STOPPED.search(linecache.getline(line.file, at).partition("#")[0]):
                     return SourceLine(line.file, at, line.function)
         return line
-
-
-def _idle(evidence: list[str]) -> tuple[str, float]:
-    """Severity and confidence where the optimizer never stepped, while others did."""
-    evidence.append("their optimizer has not stepped yet, while another one has: right if they are trained later")
-    return "note", 0.4
 
 
 def _bits_of(bits: int) -> Iterator[int]:

@@ -19,6 +19,8 @@ from adbg.engine.types import SourceLine
 LEAST = 4  # nodes of one kind, one behind the other
 _RATIO = 1e-5  # between the first and the last of them
 _SURE = 1e-7
+_ALONE = 0.9  # share of the factors that are fixed: nothing that is learned makes the gradient shrink
+_SCALES = frozenset({"mul", "multiply", "scale", "div", "divide"})
 _SAME_WAY = 0.8  # share of steps from one to the next that go the same way
 # And by at least that factor in the middle. An LSTM or a plain recurrent net of usual initialisation passes on half of
 # what it gets from step to step, and learns: only what shrinks faster is told.
@@ -36,6 +38,7 @@ class _Chain:
     ends: Place | None = None
     backward: int = 0
     modules: frozenset[str] = frozenset()  # the nodes', where the same line made all of them
+    steps: bool = False  # one layer that is applied again and again
     born: SourceLine | None = None  # where most of these were made: their model may be gone as the program ends
 
 
@@ -46,7 +49,8 @@ class Depth(Detector):
 
     Evidence: the norms at nodes of the same operator, from the loss to the input, by iteration.
     Mistaken for: single small layers, heads that are initialised with zeros and frozen layers do not count: at least
-    four nodes of one operator have to go the same way by a factor of 100,000 in every iteration that was looked at.
+    four nodes of one operator have to go the same way by a factor of 100,000 in every iteration that was looked at. A
+    leaky integrator, whose own constant factor makes it forget (a note).
     Cost: two norms a node, in sampled iterations.
     """
 
@@ -57,6 +61,7 @@ class Depth(Detector):
         self._sizes: dict[int, list[Size]] = {}
         self._chains: dict[str, _Chain] = {}
         self._acts: dict[str, tuple[float, int, Place]] = {}  # op -> log of all factors, nodes, its first node
+        self._constant: dict[str, float] = {}  # op -> log of the factors of those whose other operand is fixed
 
     def backward_begin(self, running: Running) -> None:
         if self.facts.sampled and len(running.chain) == 1:
@@ -77,23 +82,25 @@ class Depth(Detector):
                 kinds.setdefault(size.op, []).append(size)
         for op, nodes in kinds.items():
             if len(nodes) >= LEAST:
-                self._judge(running, op, nodes)
+                self._judge(running, op, nodes, sizes)
         if any(chain.ways[-1:] not in ([], [0]) for chain in self._chains.values()):
             self._weigh(running, kinds)
 
     def _weigh(self, running: Running, kinds: dict[str, list[Size]]) -> None:
         """What each operator does to the norm, on the average of its nodes."""
         for op, nodes in kinds.items():
-            factors = [
-                math.log(leaving / size.entering) for size in nodes
+            factors = {
+                size.key: math.log(leaving / size.entering) for size in nodes
                 if (leaving := max((each or 0.0 for each in size.leaving), default=0.0)) > 0 and math.isfinite(leaving)
-            ]  # fmt: skip
+            }  # fmt: skip
             if len(factors) >= LEAST:
                 line = _line_of(running, nodes)
                 own = [size for size in nodes if line is None or _forward(running, size) == line]
-                self._acts[op] = (sum(factors), len(factors), _place(running, own[0]))
+                self._acts[op] = (sum(factors.values()), len(factors), _place(running, own[0]))
+                fixed = [factor for key, factor in factors.items() if op in _SCALES and _fixed(running, key)]
+                self._constant[op] = sum(fixed)
 
-    def _judge(self, running: Running, op: str, nodes: list[Size]) -> None:
+    def _judge(self, running: Running, op: str, nodes: list[Size], every: Sequence[Size]) -> None:
         # The branches of a sum get the same gradient: h @ w + x @ u is one step of depth, not two.
         nodes = [size for place, size in enumerate(nodes) if not place or size.entering != nodes[place - 1].entering]
         if len(nodes) < LEAST:
@@ -109,6 +116,7 @@ class Depth(Detector):
         chain.backward = running.call.number
         line = _line_of(running, nodes)
         begin = next(size for size in nodes[_begin(norms, way) :] if line is None or _forward(running, size) == line)
+        chain.steps = _one_layer(running, every, len(nodes))
         chain.begins, chain.ends = (_place(running, size) for size in (begin, nodes[-1]))
         alone = all(_forward(running, size) == line for size in nodes)
         names = [running.call.describe(size.key).module or "" for size in nodes] if alone else []
@@ -156,6 +164,11 @@ class Depth(Detector):
             + (f" of {at.module}" if at.module else "")
             + f" and goes on to {chain.ends.unique}"
         )
+        forgets = act is not None and self._constant.get(act[2].op, 0.0) <= _ALONE * _total(chain)
+        if kind == "vanishing" and chain.steps and forgets:
+            confidence = 0.4
+            evidence.append("one layer runs at every step, and its fixed factor alone does that: right if what lies "
+                            "further back is to be forgotten")  # fmt: skip
         if looked < 2:
             evidence.append("one iteration was looked at: more would tell whether it stays so")
         verb = "vanish" if kind == "vanishing" else "explode"
@@ -199,6 +212,19 @@ class Depth(Detector):
 
 def _forward(running: Running, size: Size) -> SourceLine | None:
     return running.call.describe(size.key).forward
+
+
+def _fixed(running: Running, key: int) -> bool:
+    """Whether a product has one operand that gradients go to: the other is a number, or a tensor that stays."""
+    return sum(edge.to is not None for edge in running.call.edges(key)) == 1
+
+
+def _one_layer(running: Running, every: Sequence[Size], depth: int) -> bool:
+    """Whether one parameter is used at each step of a chain: an operator may be there twice a step."""
+    call, found = running.call, collections.Counter[int]()
+    for size in every:
+        found.update({edge.to for edge in call.edges(size.key) if edge.to is not None and call.is_accumulate(edge.to)})
+    return max(found.values(), default=0) >= max(LEAST, 0.4 * depth)
 
 
 def _place(running: Running, size: Size) -> Place:

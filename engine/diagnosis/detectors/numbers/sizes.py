@@ -28,7 +28,7 @@ _ROWS_FIRST = {
     "conv2dtranspose",
 }  # fmt: skip
 _VIEWS = {"view", "reshape", "unsafeview", "reshapealiasbackward", "reshapealias", "squeeze", "unsqueeze", "tocopy"}
-_SHAPED = _VIEWS | {"t", "transpose"}
+SHAPED = _VIEWS | {"t", "transpose"}
 
 
 @dataclass(slots=True)
@@ -110,6 +110,15 @@ def origin_of(facts: Facts, call: Any, key: int, place: Place) -> Origin:
     return Origin(made, evidence)
 
 
+def biased_by_hand(facts: Facts, call: Any, key: int) -> SourceLine | None:
+    """Where the bias of the layer that feeds an activation was set."""
+    for at in _leaves_of(call, key):
+        for each in call.saved(at):
+            if each.value is not None and len(facts.shape(each.value)) == 1:
+                return facts.written(each.value)
+    return None
+
+
 def fed_by(call: Any, key: int) -> tuple[str, int | None]:
     """("last" or "first", node) of the layer whose result an activation is given: on which axis its units lie; ("",
     None) where it is given something else, as in a hinge loss."""
@@ -152,6 +161,6 @@ def _leaves_of(call: Any, key: int) -> Iterator[int]:
 
 def _parameter(call: Any, key: int) -> int | None:
     """The accumulate node of a parameter, as it is or in another shape: Paddle adds the bias of a convolution so."""
-    if not call.is_accumulate(key) and plain_name(call.name(key)) in _SHAPED:
+    if not call.is_accumulate(key) and plain_name(call.name(key)) in SHAPED:
         key = next((edge.to for edge in call.edges(key) if edge.to is not None), key)
     return key if call.is_accumulate(key) else None

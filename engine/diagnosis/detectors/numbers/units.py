@@ -8,11 +8,21 @@ from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, detector
 from adbg.engine.diagnosis.detectors.numbers import values
-from adbg.engine.diagnosis.detectors.numbers.sizes import NO_ORIGIN, Origin, Place, fed_by, origin_of, size_of
+from adbg.engine.diagnosis.detectors.numbers.masked import switched_off
+from adbg.engine.diagnosis.detectors.numbers.sizes import (
+    NO_ORIGIN,
+    Origin,
+    Place,
+    biased_by_hand,
+    fed_by,
+    origin_of,
+    size_of,
+)
 from adbg.engine.diagnosis.detectors.numbers.zeros import ZeroGradient
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.protocol.messages import Finding, FoundAt
 from adbg.engine.session.running_call import Running, Visit
+from adbg.engine.types import SourceLine
 
 _STOP = {"relu", "threshold", "relu6"}
 _SATURATE = {"sigmoid", "tanh", "hardsigmoid"}
@@ -42,6 +52,8 @@ class _Layer:
     size: int = 0
     layer: str = ""
     origin: Origin = NO_ORIGIN  # of one that is dead as it is met
+    off: frozenset[int] | None = None  # units whose weights are all zero; None: not looked for yet
+    gate: SourceLine | None = None  # where its bias was set by hand
 
 
 @detector("dead-units", "saturated-units")
@@ -52,8 +64,9 @@ class DeadUnits(Detector):
 
     Evidence: per unit, the gradients that flow into the activation and what leaves it; shares by iteration.
     Mistaken for: hinge losses and masks, which are behind no layer, and units that get no gradient, are not counted.
-    Of a layer of less than 8 units all have to be dead. Where all units are dead from the start zero-gradient tells,
-    if a parameter has a name.
+    Nor are those of a layer that was pruned: all weights of theirs are 0. Gates whose bias was set by hand, to begin
+    open or closed, are a note. Of a layer of less than 8 units all have to be dead. Where all units are dead from the
+    start zero-gradient tells, if a parameter has a name.
     Half of the units of a deep network without normalisation may be dead by its initialisation: up to three quarters a
     note.
     Cost: in sampled iterations two copies of the gradients at these activations, up to 2 million elements in all.
@@ -93,20 +106,20 @@ class DeadUnits(Detector):
         at = 1 if axis == "first" else len(leaving.shape) - 1
         count = leaving.shape[at]
         if count >= _FEWEST or size.op in _STOP:
-            self._look(visit, size.op, _title(call, layer), (entering.flat, leaving.flat), leaving.shape, at)
+            self._look(visit, size.op, layer, (entering.flat, leaving.flat), leaving.shape, at)
 
-    def _look(self, visit: Visit, op: str, layer: str, flats: tuple[Any, Any], shape: tuple[int, ...], at: int) -> None:
+    def _look(self, visit: Visit, op: str, layer: int, flats: tuple[Any, Any], shape: tuple[int, ...], at: int) -> None:
         call, iteration = visit.running.call, self.facts.iteration
         info = call.describe(visit.key)
         place = Place(op, info.unique_name, info.module, info.forward)
         known = self._layers.setdefault(info.unique_name, _Layer(op, place, iteration))
-        known.backward, known.size, known.layer = call.number, shape[at], layer
+        known.backward, known.size, known.layer = call.number, shape[at], _title(call, layer)
         limit = 0.0 if op in _STOP else _SATURATED[op]
         met = dead = 0
         for number in range(0, shape[at], -(-shape[at] // _MOST)):
             came, left = (_of_unit(flat, shape, at, number) for flat in flats)
             rows = sum(1 for each in came if each)
-            if not rows:
+            if not rows or (known.off and number in known.off):
                 continue
             unit = known.units.setdefault(number, _Unit())
             met += 1
@@ -116,9 +129,16 @@ class DeadUnits(Detector):
                 dead += 1
                 unit.rows += rows
                 unit.looks += 1
+        if dead and known.off is None:
+            known.off = switched_off(self.facts, call, layer, shape[at]) if op in _STOP else frozenset()
+            if known.off:
+                known.units = {}
+                self._look(visit, op, layer, flats, shape, at)
+                return
         if met:
-            if dead == met and not known.shares:
-                known.origin = origin_of(self.facts, call, visit.key, place)
+            if not known.shares:
+                known.origin = origin_of(self.facts, call, visit.key, place) if dead == met else NO_ORIGIN
+                known.gate = biased_by_hand(self.facts, call, visit.key) if op == "sigmoid" else None
             known.shares.append((iteration, dead / met))
 
     def end(self) -> None:
@@ -167,11 +187,16 @@ class DeadUnits(Detector):
         )  # fmt: skip
         origin = known.origin if not since else NO_ORIGIN
         evidence += origin.evidence
+        confidence = 0.45 if half else (0.9 if share == 1 else 0.8) if stops else 0.65
+        if known.gate is not None:
+            confidence = min(confidence, 0.45)
+            at = f"{known.gate.file}:{known.gate.line}"
+            evidence.append(f"the bias of that layer is set at {at}: right for gates that are to begin open or closed")
         if half:
             evidence.append("a deep network without normalisation begins so: whether its loss falls decides")
         self.facts.tell(Finding(
             id=0, kind="dead-units" if stops else "saturated-units", severity="warning",
-            confidence=0.45 if half else (0.9 if share == 1 else 0.8) if stops else 0.65,
+            confidence=confidence,
             message=f"{share:.0%} of the units at {where} are {what} {begun}: {why}",
             node=FoundAt(place.op, place.unique, place.module, None), backward=known.backward, forward=place.forward,
             cause=self.facts.cause(origin.line or place.forward), evidence=evidence, next=[f"b {place.unique} after"],

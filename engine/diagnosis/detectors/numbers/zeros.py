@@ -24,10 +24,12 @@ from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.graph.index import index_of
 from adbg.engine.protocol.messages import Finding, FoundAt
 from adbg.engine.session.running_call import Running, Visit
+from adbg.engine.types import SourceLine
 
 _SMALL = 1e-9  # of what flows in: what leaves a saturated operator is as good as zero
 _LEAVES = 40  # looked at in one backward
 
+_HINGES = ("relu", "threshold", "clamp", "hardtanh")
 _DEAD = ("relu", "threshold", "relu6")
 _WHY = {
     "relu": "all units are dead: every input of this ReLU is negative",
@@ -61,6 +63,7 @@ class _Seen:
     leaving: list[float] = field(default_factory=list)
     backward: int = 0
     origin: Origin = NO_ORIGIN
+    lossless: int = 0  # backwards of a loss that was exactly 0
 
 
 @detector("zero-gradient")
@@ -73,7 +76,8 @@ class ZeroGradient(Detector):
 
     Evidence: the norm of the gradient that flows into that operator and of what leaves it, by iteration.
     Mistaken for: heads that are initialised with zeros and batches that leave a unit unused pass, for they get a
-    gradient in another iteration. What was looked at once only is told with less confidence.
+    gradient in another iteration. What was looked at once only is told with less confidence. A margin that every sample
+    keeps, so that the loss is 0, and a softmax over one element beside which the rest is trained: notes.
     Cost: two norms a node, in sampled iterations.
     """
 
@@ -87,12 +91,17 @@ class ZeroGradient(Detector):
         self._sizes: dict[int, dict[int, Size]] = {}  # by serial of the call, then by node
         self._biases = LowBiases(facts)
         self._inputs = recurrent.Inputs(facts)
+        self._single: set[SourceLine] = set()  # lines of a softmax over one element
         facts.shared[ZeroGradient] = self
 
     def operator(self, call: OperatorCall) -> None:
         if call.error is None:
             self._biases.look(call)
             self._inputs.look(call)
+            if call.name.strip("_") == "softmax" and call.results and call.lines:
+                read = values.stats(self.facts.backend, call.results[0])
+                if read is not None and read.min == 1:
+                    self._single.update(call.lines)
 
     def backward_begin(self, running: Running) -> None:
         if self.facts.sampled and len(running.chain) == 1:
@@ -125,6 +134,7 @@ class ZeroGradient(Detector):
                 if len(zero) < _LEAVES:
                     zero.append((key, leaf))
         noted: set[int] = set()
+        lossless = all(not self.facts.backend.norm(root) for root in call.root_values()) if zero else False
         for key, leaf in zero:
             for source in self._sources(running, key, sizes):
                 place = self._place(running, source)
@@ -138,6 +148,7 @@ class ZeroGradient(Detector):
                     seen.entering.append(source.entering)
                     seen.leaving.append(max((each or 0.0 for each in source.leaving), default=0.0))
                     seen.backward = call.number
+                    seen.lossless += lossless
 
     def _origin(self, call: BackwardCall, key: int, place: Place) -> Origin:
         if place.op in products.PRODUCTS:
@@ -204,13 +215,23 @@ class ZeroGradient(Detector):
             confidence = 0.85 if looked >= 2 else 0.6
             if place.op in ("where", "maskedfill") or "pool" in place.op:
                 confidence = min(confidence, 0.55 if looked >= 3 else 0.45)
+        meant = ""
+        if place.op == "softmax" and place.forward in self._single:
+            why = "it is over one element, whose weight is always 1"
+            if any(leaf.zero < leaf.seen for leaf in self._leaves.values()):
+                meant = "the other parameters are trained: right if there is but one element to choose from"
+        elif place.op in _HINGES and seen.lossless == len(seen.iterations):
+            meant = "the loss itself is 0: right if every sample keeps its margin, wrong if it has the wrong sign"
+        confidence = min(confidence, 0.45) if meant else confidence
         text = Facts.text_of(place.forward) if place.forward is not None else ""
         words = f"`{text}` ({place.unique})" if text and len(text) < 90 else place.unique
         looks = zip(seen.iterations[:6], seen.entering, seen.leaving)
         evidence = [f"iteration {at}: norm {a:.4g} flows in, {b:.4g} leaves" for at, a, b in looks]
         evidence.append(f"gradient of {Facts.some(names, 6)}: 0 in all {looked} iterations that were looked at")
         evidence += seen.origin.evidence
-        if confidence < 0.5:
+        if meant:
+            evidence.append(meant)
+        elif confidence < 0.5:
             evidence.append("more iterations would tell whether it is so always")
         cause = seen.origin.line or place.forward
         found = self._biases.of(names) if place.op in _DEAD else None

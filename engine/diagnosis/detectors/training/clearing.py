@@ -9,7 +9,7 @@ from typing import Any
 
 from adbg.engine.diagnosis.detector import OptimizerEvent
 from adbg.engine.diagnosis.source import tree_of
-from adbg.engine.diagnosis.variables import frame_at
+from adbg.engine.diagnosis.variables import UNDEFINED, frame_at, value_of
 from adbg.engine.frames import locals_of
 from adbg.engine.outside import suppress
 from adbg.engine.python.user_code import source_line, user_frame
@@ -17,7 +17,6 @@ from adbg.engine.types import SourceLine
 
 _CLEARS = frozenset({"zero_grad", "clear_grad", "clear_gradients"})
 _MOST = 16  # lines that clear
-_UNKNOWN = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +73,5 @@ def _named(frame: Any, line: SourceLine) -> Any:
         and node.lineno <= line.line <= (node.end_lineno or node.lineno)
     ]  # fmt: skip
     if len(found) != 1:
-        return _UNKNOWN
-    expression, path = found[0], list[str]()
-    while isinstance(expression, ast.Attribute):
-        path.insert(0, expression.attr)
-        expression = expression.value
-    if not isinstance(expression, ast.Name):
-        return _UNKNOWN
-    value = locals_of(frame).get(expression.id, frame.f_globals.get(expression.id, _UNKNOWN))
-    with suppress(Exception):
-        for name in path:
-            value = vars(value).get(name, _UNKNOWN)
-        return value
-    return _UNKNOWN
+        return UNDEFINED
+    return value_of(found[0], frame)

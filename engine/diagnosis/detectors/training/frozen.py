@@ -23,9 +23,10 @@ class Frozen(LoopDetector):
     """A tensor that an optimizer holds and that takes no gradient (requires_grad=False, stop_gradient=True): the line
     that froze it, or that made it without.
 
-    Evidence: it took none at any step.
-    Mistaken for: layers that are frozen on purpose, given to the optimizer with the rest: parameters of a module are
-    told as a note.
+    Evidence: it took none at any step, and had none left of before: torch steps whatever has a .grad.
+    Mistaken for: a network that is frozen between its backward and its step (not told on torch, which steps it), layers
+    that are frozen on purpose, given to the optimizer with the rest: parameters of a module are told as a note. Plain
+    tensors beside others that do take gradients may be meant to be fixed: a warning that says so.
     Cost: none.
     """
 
@@ -62,8 +63,11 @@ class Frozen(LoopDetector):
         names = self.facts.some([held.name for held in shown])
         flag = "stop_gradient=True" if self.facts.backend.name == "paddle" else "requires_grad=False"
         if plain:
-            severity, confidence = "error", 0.9
+            # Who made the others take gradients knows how: random features are fixed on purpose.
+            some = any(not held.named and not held.frozen for held in optimizer.held)
+            severity, confidence = ("warning", 0.6) if some else ("error", 0.9)
             text = f"{names} (no parameter of a module) have {flag}: {optimizer.kind} never changes them"
+            text += ", which is right if they are meant to be fixed" if some else ""
         elif len(frozen) == len(optimizer.held):
             severity, confidence = "error", 0.9
             text = f"all that {optimizer.kind} holds has {flag}: it never changes anything"

@@ -29,7 +29,7 @@ class ZeroGrad(LoopDetector):
 
     Evidence: the norm of .grad at each step, and that every backward found it as the last step left it.
     Mistaken for: gradient accumulation (cleared once per step: not told), two optimizers that clear each other's
-    gradients (not told: what counts is each parameter, between steps of its own optimizer).
+    gradients (not told: what counts is each parameter, between steps of its own optimizer), dual averaging (a note).
     Cost: norms of the gradients in the first ten iterations and around the sampled ones.
     """
 
@@ -108,8 +108,13 @@ class ZeroGrad(LoopDetector):
         if wrong is not None and wrong.caller is not None:
             evidence.append(f"{wrong.line.function}, which clears the other one, is called in {place(wrong.caller)}")
         evidence.append(f"each backward began with the gradient that the last step had used, {most} times in a row")
+        severity = "error"
+        if optimizer.rewound:
+            severity, confidence = "note", 0.4
+            evidence.append("each step is undone before the next one: right in dual averaging, which steps from the "
+                            "first weights by the sum of all gradients")  # fmt: skip
         finding = Finding(
-            0, "zero-grad", "error", confidence,
+            0, "zero-grad", severity, confidence,
             f"{text}: gradients of {names} add up over {most + 1} steps",
             cause=self.facts.cause(forgotten or line), evidence=evidence, next=_show(stale),
         )  # fmt: skip
@@ -188,8 +193,10 @@ class LostGradients(LoopDetector):
 class TwiceBackward(LoopDetector):
     """The same loss is run backward twice before one step, so that each gradient counts double.
 
-    Evidence: both calls began at the same node, no forward ran between them, and every gradient doubled.
-    Mistaken for: losses that share a part of the graph (another root: not told), micro-batches (another graph).
+    Evidence: both calls began at the same node, no forward ran between them, every gradient doubled, and a step used
+    them.
+    Mistaken for: losses that share a part of the graph (another root: not told), micro-batches (another graph),
+    backwards that are timed, and whose gradients are cleared (not told: no step uses them).
     Cost: as zero-grad.
     """
 
@@ -199,12 +206,15 @@ class TwiceBackward(LoopDetector):
         self._loss: Callable[[], Any] = lambda: None  # a weak reference: another loss may lie where it lay
         self._first: SourceLine | None = None
         self._again = False
+        self._pending: tuple[Finding, list[tuple[Held, float | None]]] | None = None  # until a step uses the gradients
         self._done = False
 
     def begins(self, running: Running) -> None:
         call = running.call
         values = call.root_values()
         self._again = False
+        if self._pending is not None and any(held.begun != norm for held, norm in self._pending[1]):
+            self._pending = None  # cleared in a way that no event tells of
         if self._done or not self.ledger.close or len(values) != 1 or self.facts.backend.meta(values[0]).numel != 1:
             self._before = None
             return
@@ -240,16 +250,29 @@ class TwiceBackward(LoopDetector):
             for each in both[:3]
         ]
         evidence.append(f"first in {place(self._first)}, again in {place(line)}")
-        self._done = True
-        self.facts.tell(
-            Finding(
-                0, "twice-backward", "error", 0.93,
-                "the same loss is run backward twice before one step: the gradients of "
-                f"{self.facts.some([each.name for each in both])} count double",
-                backward=running.call.number, cause=self.facts.cause(line), evidence=evidence,
-                next=_show(both),
-            )
+        finding = Finding(
+            0, "twice-backward", "error", 0.93,
+            "the same loss is run backward twice before one step: the gradients of "
+            f"{self.facts.some([each.name for each in both])} count double",
+            iteration=self.facts.iteration, backward=running.call.number, cause=self.facts.cause(line),
+            evidence=evidence, next=_show(both),
         )  # fmt: skip
+        self._pending = finding, [(each, each.ended) for each in both]
+
+    def happens(self, event: OptimizerEvent, optimizer: Optimizer | None) -> None:
+        """A step with what the two left: cleared in between, or halved, they are another matter."""
+        if self._pending is None or event.what not in ("step", "zeroed"):
+            return
+        finding, both = self._pending
+        ids = set(map(id, event.tensors))
+        used = [(held, norm) for held, norm in both if id(held.ref()) in ids]
+        if not used:
+            return
+        self._pending = None
+        at_step = [(held.at_step, norm) for held, norm in used]
+        if event.what == "step" and all(now and norm and abs(2 * now / norm - 1) > 1e-3 for now, norm in at_step):
+            self._done = True
+            self.facts.tell(finding)
 
 
 @detector("undivided")

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from adbg.engine.diagnosis.detector import ModuleCall, Need, OperatorCall, OptimizerEvent, detector
 from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, mode_commands
-from adbg.engine.diagnosis.detectors.training.source import assigning, dropping, place, uncalled
+from adbg.engine.diagnosis.detectors.training.source import assigning, dropped, dropping, place, uncalled
 from adbg.engine.diagnosis.ledger import Optimizer, Seen
+from adbg.engine.diagnosis.variables import frame_at, value_of
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
@@ -33,6 +34,7 @@ class _Trained:
     ever: int = 0  # steps that it took at all
     in_training: int = 0  # of these in training mode
     number: int = 0  # ``ModuleCall.mode_number`` as it was trained last
+    evals: set[int] = field(default_factory=set)  # ``mode_number`` of its forwards since it was in evaluation mode
     left: list[str] = field(default_factory=list)  # parts in evaluation mode though the module says that it trains
     meant: bool = False  # all that evaluation changes in it is BatchNorm with frozen weights
 
@@ -59,9 +61,10 @@ class WrongMode(LoopDetector):
     Evidence: the mode of the outermost module at its forwards, and where it was set; of a dropout its arguments.
     Mistaken for: ``training=True`` that is written out (not told), a frozen backbone (only what steps is looked at),
     BatchNorm that is frozen, weights and statistics, in a model without Dropout (not told),
-    Monte-Carlo dropout (not told where train() is called for it), the flag of a model that was in
-    evaluation from the start (not told), or of some parts of it, a generator that runs without gradients for its
-    discriminator (not told: a backward follows).
+    Monte-Carlo dropout (not told where train() is called for it), forwards whose result is dropped, for statistics of
+    BatchNorm (not told), fine-tuning without dropout behind one eval() (a warning that says so), the flag of a model
+    that was in evaluation from the start (not told), or of some parts of it, a generator that runs without gradients
+    for its discriminator (not told: a backward follows).
     Cost: a function around the outermost module's call, 1 us; a look at each operator in two of its forwards in
     evaluation mode.
     """
@@ -76,6 +79,7 @@ class WrongMode(LoopDetector):
         self._listening: Seen | None = None
         self._dropping: set[SourceLine] = set()
         self._learning: set[int] = set()  # ids of parameters that stepped after a forward in training mode
+        self._drop_results: dict[SourceLine | None, bool] = {}  # lines that call a module for no result
         self._thread = 0  # of the last backward
 
     def applied(self) -> bool:
@@ -95,12 +99,23 @@ class WrongMode(LoopDetector):
             if call.assigned and call.training and known.in_training:
                 self._look_below(call, known)
             known.modes.add(call.training and not known.left)
+            known.evals = known.evals | {call.mode_number} if False in known.modes else set()
             self._close(key)
-        elif call.training and call.line is not None:
+        elif call.training and call.line is not None and not self._for_statistics(call):
             before = self._trained.get(key)
             looks = self._looks.setdefault((key, call.line.file, call.line.line), _Looks(call.line))
             looks.pending += 1
             looks.deliberate = looks.deliberate or (before is not None and before.number != call.mode_number)
+
+    def _for_statistics(self, call: ModuleCall) -> bool:
+        """A forward whose result is dropped evaluates nothing: it lets BatchNorm meet the data."""
+        if call.line not in self._drop_results:
+            frame = frame_at(call.line)
+            self._drop_results[call.line] = (
+                frame is not None and call.line is not None
+                and any(value_of(each, frame) is call.module for each in dropped(call.line))
+            )  # fmt: skip
+        return self._drop_results[call.line]
 
     def _look_below(self, call: ModuleCall, known: _Trained) -> None:
         """eval() reached all parts of a module; assigning its flag reaches none of them."""
@@ -215,7 +230,7 @@ class WrongMode(LoopDetector):
             evidence.append(f"the {known.in_training} steps before were made in training mode")
         if known.mode_line is not None:
             evidence.append(f"its mode was set last in {place(known.mode_line)}")
-        line, why = known.mode_line or known.line, "eval() without a train() behind it"
+        line, why, once = known.mode_line or known.line, "eval() without a train() behind it", False
         if known.left:
             evidence[0] = f"{which} were made of forwards with training=False in {self.facts.some(known.left)}"
             evidence.append("eval() sets the flag of each part, an assignment to .training that of one module alone")
@@ -223,8 +238,12 @@ class WrongMode(LoopDetector):
             line = (assigning(known.mode_line, "training") if known.mode_line is not None else None) or line
         elif known.mode_line is not None and (forgotten := uncalled(known.mode_line.file, "train")) is not None:
             line, why = forgotten, "train is named but not called: its parentheses are missing"
+        else:
+            once = known.in_training > 0 and len(known.evals) == 1
+        if once:
+            evidence.append("eval() was called once: right if it is to be trained without that from there on")
         finding = Finding(
-            0, "wrong-mode", "warning", 0.85 if known.in_training else 0.8,
+            0, "wrong-mode", "warning", 0.6 if once else 0.85 if known.in_training else 0.8,
             f"{seen.kind} is trained in evaluation mode: its {seen.regular} does not act as in training ({why})",
             cause=self.facts.cause(line), evidence=evidence,
             next=mode_commands(self, seen, *known.left[:1]),

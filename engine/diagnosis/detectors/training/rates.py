@@ -28,7 +28,7 @@ class ZeroRate(LoopDetector):
     Evidence: the rates at its steps, and where they come from: the optimizer's line or its scheduler's. Where the
     scheduler is never stepped, the optimizer's step, and the code that would step it.
     Mistaken for: a warm-up that begins at 0 (not told: it is not 0 at every step), a schedule that ends at 0 (a note,
-    where many steps follow).
+    where many steps follow), a part that waits while another optimizer trains the rest (a note, where it was made so).
     Cost: none; a look through the program's objects (60 ms) where the rate was 0 at three steps and nothing stepped it.
     """
 
@@ -101,13 +101,23 @@ class ZeroRate(LoopDetector):
             if gave is not None:
                 line = gave[0]
                 evidence.append(f"{gave[1]}: {self.facts.text_of(line)}")
+        severity, confidence, lost = "error", 0.92, "nothing is trained"
+        if self._others_train(optimizer):
+            lost = "what it holds is not trained"
+            if scheduler is None or not (never or by_scheduler):
+                severity, confidence = "note", 0.45
+                evidence.append("another optimizer trains: right if this part is to wait")
         self.facts.tell(
             Finding(
-                0, "zero-learning-rate", "error", 0.92,
-                f"the learning rate of {optimizer.kind} is 0 at every step ({source}): nothing is trained",
+                0, "zero-learning-rate", severity, confidence,
+                f"the learning rate of {optimizer.kind} is 0 at every step ({source}): {lost}",
                 cause=self.facts.cause(line), evidence=evidence, next=rate_commands(self, optimizer),
             )
         )  # fmt: skip
+
+    def _others_train(self, optimizer: Optimizer) -> bool:
+        others = (each for each in self.ledger.optimizers.values() if each is not optimizer)
+        return any(high for each in others for _, high in each.rates)
 
     def _faded(self, optimizer: Optimizer, rates: list[float]) -> None:
         top = max(rates)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from adbg.engine.diagnosis.detector import OptimizerEvent, detector
+from adbg.engine.diagnosis.detectors.training.bits import hashes_of
 from adbg.engine.diagnosis.detectors.training.loop import LoopDetector
 from adbg.engine.diagnosis.detectors.training.source import place
 from adbg.engine.diagnosis.ledger import Optimizer
@@ -27,6 +28,7 @@ class _Line:
     steps: int = 0
     row: int = 0
     made: int = 1
+    begun: dict[int, int] = field(default_factory=dict)  # hashes of the weights as the last step began
 
 
 @detector("optimizer-remade")
@@ -36,8 +38,9 @@ class Remade(LoopDetector):
 
     Evidence: how many were made in that line for the same tensors, and that each stepped once.
     Mistaken for: optimizers without a state (plain SGD: not told), one per task or phase, which steps more than once,
-    or runs its closure more than once in its step (LBFGS; not told).
-    Cost: none.
+    or runs its closure more than once in its step (LBFGS; not told). Weights that are loaded or set back before each
+    step, for the adaptation to a sample or the round of a client: a state would be that of others (not told).
+    Cost: none; a hash of up to eight tensors at the steps of those that are made more than once.
     """
 
     def __init__(self, facts: Facts) -> None:
@@ -50,11 +53,18 @@ class Remade(LoopDetector):
         self._within += 1
 
     def happens(self, event: OptimizerEvent, optimizer: Optimizer | None) -> None:
+        if event.what == "loaded":
+            ids = set(map(id, event.tensors))
+            for each in self._lines.values():
+                each.row = -1 if each.held & ids else each.row
         if optimizer is None or optimizer.made is None:
             return
         known = self._lines.get(optimizer.made)
         if event.what == "step":
             self._within = 0
+            if known is not None and known.made > 1 and known.row < _ROW:
+                before, known.begun = known.begun, hashes_of(self.facts, event.tensors)
+                known.row = -1 if before and before == known.begun else known.row
         elif event.what == "stepped" and known is not None:
             known.steps += max(1, self._within)  # one step(closure) of LBFGS is up to 20 iterations with its state
         elif event.what == "made" and _has_state(event.optimizer):

@@ -119,6 +119,17 @@ def dropping(file: str, line: int) -> str | None:
     return None
 
 
+def dropped(line: SourceLine) -> Iterator[ast.expr]:
+    """What is called at a line by statements that drop the result: ``net(x)``, ``_ = net(x)``."""
+    for node in _statements(line.file):
+        if not isinstance(node, (ast.Expr, ast.Assign)) or not node.lineno <= line.line <= (node.end_lineno or 0):
+            continue
+        if isinstance(node, ast.Assign) and any(getattr(each, "id", "") != "_" for each in node.targets):
+            continue
+        if isinstance(node.value, ast.Call):
+            yield node.value.func
+
+
 def named(file: str, pattern: str) -> bool:
     """Whether the pattern is anywhere in the code of a file."""
     wanted = re.compile(pattern)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-import zlib
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from adbg.engine.diagnosis.detector import OptimizerEvent, detector
+from adbg.engine.diagnosis.detectors.training.bits import at_bounds, hashes_of
 from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, rate_commands, weight_commands
-from adbg.engine.diagnosis.detectors.training.source import between
+from adbg.engine.diagnosis.detectors.training.source import between, named
 from adbg.engine.diagnosis.ledger import Held, Optimizer
-from adbg.engine.outside import own
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
@@ -21,8 +20,9 @@ if TYPE_CHECKING:
     from adbg.engine.diagnosis.facts import Facts
 
 _MOST = 8  # tensors of one optimizer
-_ELEMENTS = 1 << 20  # of one of them
+_SURE = 4  # times that a step was undone before the next one, for certainty: of five steps
 _VANISHED = 1e-6  # norm of a gradient; a usual rate times that is below half a unit in the last place of f32
+_CLAMPS = r"\b(clamp|clip)(_min|_max)?_?\(|\b(relu_?|maximum|minimum|hardtanh_?)\("
 _WRITES = r"load_state_dict|set_state_dict|set_dict|\.data\s*=(?!=)|\.data\.copy_|\.copy_\(|set_value\("
 
 
@@ -32,10 +32,15 @@ class _Weights:
 
     before: dict[int, int] = field(default_factory=dict)
     after: dict[int, int] = field(default_factory=dict)
-    restored: int = 0  # steps in a row that were undone before the next one
+    used: bool = False  # a backward found the weights as the last step had left them
+    stood: int = 0  # steps that the next one found, or a backward behind them
+    restored: int = 0  # steps in a row that were undone before the next one, and that no backward saw
+    undone: int = 0  # the finding that says so
     unmoved: int = 0  # steps, of those looked at, that changed no bit, of finite gradients that are not zero
-    looked: int = 0
-    told: bool = False
+    proof: list[str] = field(default_factory=list)  # hashes, of the last step that was undone
+    names: list[str] = field(default_factory=list)
+    next: list[str] = field(default_factory=list)
+    bounded: bool = False  # all that was undone is at a bound
     still: int = 0  # the finding that says so
     small: bool = False  # and its gradients are very small
 
@@ -45,10 +50,14 @@ class LostUpdate(LoopDetector):
     """Steps that change nothing in the end: the weights are overwritten before the next step with what they were, or
     each change is too small for the type of the weights to show it.
 
-    Evidence: hashes of the weights before and after each step, and before the next.
+    Evidence: hashes of the weights before and after each step, at each backward, and before the next.
     Mistaken for: weights that are exchanged for an evaluation and back (not told: the next step finds them as the last
-    left them), meta learning that takes inner steps back (not told where the outer step changes the same weights).
-    Cost: a hash of up to eight tensors around the steps of the first ten and the sampled iterations.
+    left them), meta learning that takes inner steps back (not told where the outer step changes the same weights),
+    dual averaging, which steps from the first weights by the sum of all gradients (not told: a backward runs with what
+    was stepped), a search for a rate and a line search, which take steps back (not told: other steps stand), a clamp
+    that holds weights at a bound, where the loss wants them beyond it (a note).
+    Cost: a hash of up to eight tensors at the backwards and around the steps of the first ten and the sampled
+    iterations.
     """
 
     def __init__(self, facts: Facts) -> None:
@@ -56,63 +65,79 @@ class LostUpdate(LoopDetector):
         self._weights: dict[int, _Weights] = {}
         self._loaded: SourceLine | None = None
 
+    def begins(self, running: Running) -> None:
+        """What is undone behind a backward was of use: dual averaging goes back to the first weights for each step."""
+        for key, known in self._weights.items():
+            optimizer = self.ledger.optimizers.get(key)
+            if known.after and not known.used and optimizer is not None:
+                known.used = known.after == self._hashes(optimizer) != known.before
+
     def happens(self, event: OptimizerEvent, optimizer: Optimizer | None) -> None:
         if event.what == "loaded" and self.ledger.backwards:
             self._loaded = event.line
         if optimizer is None or event.what not in ("step", "stepped"):
             return
         known = self._weights.setdefault(optimizer.key, _Weights())
-        if known.told or not self.ledger.close:
-            known.before, known.after = {}, {}
-            return
-        hashes = self._hashes(optimizer)
-        if event.what == "step":
-            self._restored(optimizer, known, hashes)
-            known.before = hashes
-        else:
-            known.after = hashes
+        if event.what == "step" and known.after:
+            now = self._hashes(optimizer)
+            self._compare(optimizer, known, now)
+            known.before, known.after, known.used = now, {}, False
+        elif event.what == "step":
+            known.before = self._hashes(optimizer) if self.ledger.close else {}
+        elif known.before and self.ledger.close:
+            known.after = self._hashes(optimizer)
             self._unmoved(optimizer, known, event)
 
     def _hashes(self, optimizer: Optimizer) -> dict[int, int]:
-        found: dict[int, int] = {}
-        for place_, held in enumerate(optimizer.held):
-            tensor = held.ref()
-            if tensor is None or held.frozen or math.prod(held.shape) > _ELEMENTS:
-                continue
-            value = _Hash()
-            try:
-                self.facts.backend.feed_bits(tensor, value.put)
-            except own(Exception):  # without data, or of a kind that gives no memory
-                continue
-            found[place_] = value.value
-            if len(found) == _MOST:
-                break
-        return found
+        return hashes_of(self.facts, (held.ref() if not held.frozen else None for held in optimizer.held))
 
-    def _restored(self, optimizer: Optimizer, known: _Weights, now: dict[int, int]) -> None:
-        moved = [at for at in known.after if known.before.get(at) != known.after[at]]
+    def _compare(self, optimizer: Optimizer, known: _Weights, now: dict[int, int]) -> None:
+        """The weights as the last step found them, left them, and as the next one finds them."""
+        moved = [at for at in known.after if at in known.before and known.before[at] != known.after[at]]
         undone = [at for at in moved if now.get(at) == known.before.get(at)]
-        if not moved or len(undone) < len(moved):
-            known.restored = 0
+        if not moved:
+            return
+        # Where gradients are cleared, the weights that a backward saw are of no use: each step begins at the old ones.
+        summed = known.used and any(held.received and not held.cleared for held in optimizer.held)
+        if summed and len(undone) == len(moved):
+            optimizer.rewound += 1
+        if summed or len(undone) < len(moved):
+            known.stood, known.restored = known.stood + 1, 0
+            if known.undone:
+                self.facts.take_back(known.undone)
+                known.undone = 0
             return
         known.restored += 1
-        if known.restored == 2:
-            known.told = True
-            line = self._loaded or between(optimizer.step_line, self._end(), _WRITES)
-            names = self.facts.some([optimizer.held[at].name for at in undone])
-            self.facts.tell(
-                Finding(
-                    0, "lost-update", "error", 0.9,
-                    f"what {optimizer.kind} steps is overwritten before the next step: {names} are back at what they "
-                    "were",
-                    cause=self.facts.cause(line or optimizer.step_line),
-                    evidence=[
-                        f"hash of {optimizer.held[at].name}: {known.before[at]:08x} before the step, "
-                        f"{known.after[at]:08x} after it, {now[at]:08x} before the next" for at in undone[:3]
-                    ],
-                    next=weight_commands(self, optimizer.held[undone[0]]),
-                )
-            )  # fmt: skip
+        known.proof = [
+            f"hash of {optimizer.held[at].name}: {known.before[at]:08x} before the step, "
+            f"{known.after[at]:08x} after it, {now[at]:08x} before the next" for at in undone[:3]
+        ]  # fmt: skip
+        known.names = [optimizer.held[at].name for at in undone]
+        known.bounded = all(at_bounds(self.facts, optimizer.held[at].ref()) for at in undone)
+        known.next = weight_commands(self, optimizer.held[undone[0]])
+        if known.restored == _SURE and not known.stood:
+            self._tell_undone(optimizer, known)
+
+    def _tell_undone(self, optimizer: Optimizer, known: _Weights) -> None:
+        """Of all steps that were looked at."""
+        line = self._loaded or between(optimizer.step_line, self._end(), _WRITES)
+        severity, confidence, evidence = "error", 0.9, list(known.proof)
+        if known.bounded and optimizer.step_line is not None and named(optimizer.step_line.file, _CLAMPS):
+            severity, confidence = "note", 0.4
+            line = between(optimizer.step_line, self._end(), _CLAMPS) or line
+            evidence.append("each of their elements is at one of two values, and the program clamps: right where the "
+                            "loss wants them beyond that bound")  # fmt: skip
+        elif known.restored < _SURE:
+            severity, confidence = "warning", 0.75
+            evidence.append(f"{known.restored} steps were undone, all that were looked at: more would make it certain")
+        known.undone = self.facts.tell(
+            Finding(
+                0, "lost-update", severity, confidence,
+                f"what {optimizer.kind} steps is overwritten before the next step: {self.facts.some(known.names)} are "
+                "back at what they were",
+                cause=self.facts.cause(line or optimizer.step_line), evidence=evidence, next=known.next,
+            )
+        )  # fmt: skip
 
     def _end(self) -> SourceLine | None:
         """Far below the step, in its file."""
@@ -133,9 +158,8 @@ class LostUpdate(LoopDetector):
         sizes = {at: math.prod(optimizer.held[at].shape) for at in moving}
         most = sum(sizes[at] for at in still) >= 0.8 * sum(sizes.values())  # a bias that began at 0 shows any change
         known.unmoved = known.unmoved + 1 if most else 0
-        if known.unmoved != 3:
+        if known.unmoved != 3 or known.still:
             return
-        known.told = True
         shown = [optimizer.held[at] for at in still]
         kinds = sorted({self._dtype(held) for held in shown})
         told = self.facts.tell(
@@ -156,6 +180,13 @@ class LostUpdate(LoopDetector):
         known.small = max(held.at_step or 0.0 for held in shown) < _VANISHED
 
     def end(self) -> None:
+        for key, known in self._weights.items():
+            optimizer = self.ledger.optimizers.get(key)
+            if known.restored >= 2 and not known.stood and not known.undone and optimizer is not None:
+                self._tell_undone(optimizer, known)
+        self._explain()
+
+    def _explain(self) -> None:
         """Gradients that vanish on their way, and then change nothing: one finding. Those that explode have a user
         choose a rate at which nothing moves."""
         causes = {each.kind: each.id for each in self.facts.findings.values()}
@@ -227,11 +258,3 @@ class LargeUpdate(LoopDetector):
                     next=[*weight_commands(self, optimizer.held[0]), *rate_commands(self, optimizer)[1:]],
                 )
             )  # fmt: skip
-
-
-class _Hash:
-    def __init__(self) -> None:
-        self.value = 0
-
-    def put(self, data: Any) -> None:
-        self.value = zlib.crc32(data, self.value)
