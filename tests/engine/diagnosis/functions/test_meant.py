@@ -46,7 +46,7 @@ Module = nn.Layer
 """,
 }
 
-# Paddle restores Python's own. A BatchNorm counts its batches, and one of the program's own moves a mean, in both passes.
+# Paddle restores Python's own. A BatchNorm counts its batches, and one of the program's own moves a mean, in each pass.
 CHECKPOINT = """
 GENERATOR = random.Random(0)
 class Norm(Module):
