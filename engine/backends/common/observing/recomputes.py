@@ -71,28 +71,39 @@ class Passes:
                 self.tell(call)
                 return
 
-    def row(self, name: str, norm: float, at: SourceLine | None, number: bool = False) -> None:
-        """``number``: a plain number is among its arguments."""
+    def row(
+        self, name: str, norm: float, at: SourceLine | None, number: bool = False, carries: bool = True,
+        source: RecomputeCall | None = None,
+    ) -> RecomputeCall | None:  # fmt: skip
+        """``number``: a plain number is among its arguments. ``carries``: a gradient goes through the result, as is
+        known in the second pass. Returns a difference that is held back: statistics that each pass moves on (those of a
+        BatchNorm) are nothing but that, unless something that carries a gradient is computed of them: it comes with
+        that difference as its ``source``."""
         if self.count == 1:
             if len(self.rows) < MOST:
                 if number:
                     self.uses.append(len(self.rows))
                 self.rows.append((name, norm, at))
-            return
+            return None
         if self.count != 2 or self.told or self.next >= MOST:
-            return
+            return None
         place, self.next = self.next, self.next + 1
         known = self.rows[place] if place < len(self.rows) else ("", 0.0, None)
         if known[0] == name and same(known[1], norm):
-            return
-        self.told = True
-        with suppress(Exception):
-            self.tell(
-                RecomputeCall(
-                    self.function, self.line, place, known[:2], (name, norm), at or known[2], self.keywords,
-                    self.inputs_differ,
-                )
-            )  # fmt: skip
+            return None
+        found = source or RecomputeCall(
+            self.function, self.line, place, known[:2], (name, norm), at or known[2], self.keywords, self.inputs_differ
+        )
+        if not carries and known[0] == name:
+            return found
+        self.tell_once(found)  # behind other operators nothing can be compared
+        return None
+
+    def tell_once(self, found: RecomputeCall) -> None:
+        if not self.told:
+            self.told = True
+            with suppress(Exception):
+                self.tell(found)
 
 
 def same(one: float, other: float) -> bool:

@@ -205,8 +205,9 @@ class PaddleProbe(DerivativeProbe):
             yield
 
     def gradients(
-        self, run: Callable[[list[Any]], list[Any]], values: list[Any], needed: list[int], seed: int
-    ) -> tuple[list[Any], list[Any]]:
+        self, run: Callable[[list[Any]], list[Any]], values: list[Any], needed: list[int], seed: int,
+        factor: float = 1.0,
+    ) -> tuple[list[Any], list[Any]]:  # fmt: skip
         leaves = []
         for place, each in enumerate(values):
             if self.is_tensor(each) and self.is_float(each):
@@ -215,8 +216,11 @@ class PaddleProbe(DerivativeProbe):
             leaves.append(each)
         # The leaves themselves: a backward that gives None to an operator's node makes Paddle fail, or die.
         outputs = run(leaves)
-        roots = [(each, self.random_like(each, seed + n).astype(each.dtype)) for n, each in enumerate(outputs)
-                 if not each.stop_gradient]  # fmt: skip
+        roots = [
+            (each, (self.random_like(each, seed + n) * factor).astype(each.dtype))
+            for n, each in enumerate(outputs)
+            if not each.stop_gradient
+        ]
         if not roots:
             return outputs, [None] * len(needed)
         paddle.autograd.backward([each for each, _ in roots], [weight for _, weight in roots])

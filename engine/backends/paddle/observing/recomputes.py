@@ -73,11 +73,19 @@ class RecomputesTap(Tap):
             return run()
         passes.begin(tuple([tensors.norm(each) for each in args if tensors.is_tensor(each)]))
         rows: list[Row] = []
+        origins: list[int | None] = []  # of each row of the second pass that may be told: the row that it is owed to
+        differ: list[tuple[Any, int]] = []  # what differs there and carries no gradient, and the row where that began
 
         def note(call: OperatorCall) -> None:
             if call.results and call.error is None and len(rows) < MOST and not call.name.startswith("empty"):
                 line = call.lines[0] if call.lines else None
-                rows.append((call.name, tensors.norm(call.results[0]), line))
+                made, place = call.results[0], len(rows)
+                rows.append((call.name, tensors.norm(made), line))
+                known = passes.rows_within[place] if place < len(passes.rows_within) else rows[-1]
+                origin = next((at for each in call.operands for other, at in differ if each is other), place)
+                origins.append(None if made.stop_gradient else origin)
+                if made.stop_gradient and not same(known[1], rows[-1][1]):
+                    differ.append((made, origin))
 
         self._operators.listeners.append(note)
         try:
@@ -87,20 +95,23 @@ class RecomputesTap(Tap):
         if passes.count == 1:
             passes.rows_within = rows
         elif passes.count == 2:
-            passes.tell = functools.partial(self._tell, passes, rows)
+            passes.tell = functools.partial(self._tell, passes, rows, origins)
         results = result if isinstance(result, (tuple, list)) else (result,)
         for place, each in enumerate(results):
             if tensors.is_tensor(each):
-                passes.row(f"result {place}", tensors.norm(each), None)
+                passes.row(f"result {place}", tensors.norm(each), None, carries=not each.stop_gradient)
         return result
 
-    def _tell(self, passes: Passes, rows: list[Row], call: RecomputeCall) -> None:
-        """A result differs: because of the first operator that does. What is told of both passes may not be the same
+    def _tell(self, passes: Passes, rows: list[Row], origins: list[int | None], call: RecomputeCall) -> None:
+        """A result differs: because of the first operator that does and that a gradient goes through, or of what that
+        was given (statistics that each pass moves on differ as well). What is told of both passes may not be the same
         calls (stand-ins come and go): then it is not known which."""
         for place, (first, second) in enumerate(zip(passes.rows_within, rows)):
             if first[0] != second[0]:
                 break
-            if not same(first[1], second[1]):
+            origin = origins[place]
+            if not same(first[1], second[1]) and origin is not None:
+                place, first, second = origin, passes.rows_within[origin], rows[origin]
                 call.place, call.first, call.second, call.at = place, first[:2], second[:2], second[2] or first[2]
                 break
         self._listening.tell(call)

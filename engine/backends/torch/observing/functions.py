@@ -168,8 +168,9 @@ class TorchProbe(DerivativeProbe):
             yield
 
     def gradients(
-        self, run: Callable[[list[Any]], list[Any]], values: list[Any], needed: list[int], seed: int
-    ) -> tuple[list[Any], list[Any]]:
+        self, run: Callable[[list[Any]], list[Any]], values: list[Any], needed: list[int], seed: int,
+        factor: float = 1.0,
+    ) -> tuple[list[Any], list[Any]]:  # fmt: skip
         leaves = [each.detach().clone().requires_grad_(n in needed) if self.is_tensor(each) and self.is_float(each)
                   else each for n, each in enumerate(values)]  # fmt: skip
         # Not the leaves themselves: a function may change what it is given in place.
@@ -178,7 +179,9 @@ class TorchProbe(DerivativeProbe):
         if not roots:
             return outputs, [None] * len(needed)
         weights = [
-            self.random_like(each, seed + n).to(each.dtype) for n, each in enumerate(outputs) if each.requires_grad
+            (self.random_like(each, seed + n) * factor).to(each.dtype)
+            for n, each in enumerate(outputs)
+            if each.requires_grad
         ]
         found = torch.autograd.grad(roots, [leaves[n] for n in needed], weights, allow_unused=True)
         return outputs, list(found)

@@ -11,7 +11,7 @@ import torch
 import torch.utils.checkpoint as checkpoint_module
 from torch.overrides import TorchFunctionMode
 
-from adbg.engine.backends.base import Need, Tap, Watcher
+from adbg.engine.backends.base import Need, RecomputeCall, Tap, Watcher
 from adbg.engine.backends.common.observing.recomputes import Listening, Passes, Region
 from adbg.engine.backends.common.observing.stand_ins import disguised
 from adbg.engine.backends.common.tracebacks import strip_own
@@ -23,6 +23,8 @@ _is_compiling = torch.compiler.is_compiling
 # What the first hold means nothing. ``detach`` is what the hooks of checkpoint do to what a custom function saves, in
 # the second pass alone.
 _LEFT_OUT = frozenset(("empty", "empty_like", "new_empty", "empty_strided", "detach"))
+
+_MOST = 50  # tensors that are kept until a pass ends
 
 
 class RecomputesTap(Tap):
@@ -80,17 +82,39 @@ class _Log(TorchFunctionMode):
         super().__init__()
         self._frames = tap._frames
         self._passes = passes
+        # What differs in the second pass and carries no gradient, and where that began.
+        self._differ: list[tuple[torch.Tensor, RecomputeCall]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
+        try:
+            result = func(*args, **(kwargs or {}))
+        except BaseException:
+            # The last operator that saves something for backward ends the second pass from within.
+            with suppress(Exception):
+                source = self._source(args)
+                if source is not None:
+                    self._passes.tell_once(source)
+            raise
         with suppress(Exception):
             name = getattr(func, "__name__", "")
             first = result[0] if isinstance(result, (tuple, list)) and result else result
             if isinstance(first, torch.Tensor) and name not in _LEFT_OUT and not name.startswith("__get"):
                 line = self._frames.live_line(sys._getframe(1))
                 number = any(type(each) in (int, float) for each in args)
-                self._passes.row(name, tensors.norm(first), line, number)
+                carries, source = first.requires_grad, self._source(args)
+                held = self._passes.row(name, tensors.norm(first), line, number, carries, source)
+                if held is not None and len(self._differ) < _MOST:
+                    self._differ.append((first, held))
         return result
+
+    def _source(self, args: Any) -> RecomputeCall | None:
+        """Where what differs in ``args`` began to."""
+        for each in args if self._differ else ():
+            for value in each if isinstance(each, (tuple, list)) else (each,):
+                for other, call in self._differ if isinstance(value, torch.Tensor) else ():
+                    if value.untyped_storage().data_ptr() == other.untyped_storage().data_ptr():
+                        return call
+        return None
 
 
 def _checkpoint(tap: RecomputesTap, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,9 +8,11 @@ from typing import Any
 
 from adbg.engine.backends.base import FunctionCall, HookCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
+from adbg.engine.diagnosis.detectors.functions.caught import is_left_on_purpose
 from adbg.engine.diagnosis.detectors.functions.derivatives import argument_name, result_line
 from adbg.engine.diagnosis.values import is_users, line_in, steps_of
 from adbg.engine.graph.index import index_of
+from adbg.engine.outside import by_handler
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
@@ -31,7 +33,9 @@ class BackwardError(Detector):
     shape or type.
 
     Evidence: what was expected and what was given back; the framework's own message.
-    Mistaken for: an exception that the program catches and goes on from is told as well.
+    Mistaken for: what a signal handler of the program's raises meanwhile (a time-out) is none of backward's, and is
+    not told; nor is an exception of a class of the program's own that the program catches by name, having raised it to
+    leave backward. Others that it catches and goes on from are told as well.
     Cost: a call per run of a custom function.
     """
 
@@ -60,7 +64,7 @@ class BackwardError(Detector):
             self._gave_none[call.function] = [at for at in places if at < len(given) and given[at] is None]
 
     def hook(self, call: HookCall) -> None:
-        if call.error is None:
+        if call.error is None or by_handler(call.error):
             return
         frames = [frame for frame, _ in steps_of(call.error) if is_users(frame)]
         if frames:
@@ -89,17 +93,21 @@ class BackwardError(Detector):
         text = call.error_text(error)
         if any(words in text or words in str(error) for words in _OF_OTHERS):
             return
+        original = call.original_error(error)
+        if by_handler(error) or by_handler(original) or is_left_on_purpose(error):
+            return
         suspects = call.failed_nodes(error)
         key = suspects[0][0] if suspects else None
         node, forward = self.facts.node(call, key) if key is not None else (None, None)
         evidence = [text.strip()[:500], *[why[:500] for _, why in suspects[:1]]]
         found = (
-            self._raised(call.original_error(error), text)
+            self._raised(original, text)
             or self._of_hook(text)
             or self._contract(call, key, text, evidence)
             or self._starved(call, key)
         )
         name = node.unique_name if node is not None else "a node"
+        following = ["b error", f"b {name}"] if node is not None else ["b error"]
         if found is not None:
             kind, cause, message, confidence = found
         else:
@@ -109,7 +117,7 @@ class BackwardError(Detector):
         self.facts.tell(
             Finding(
                 0, kind, "error", confidence, message, node=node, backward=call.number, forward=forward,
-                cause=self.facts.cause(cause), evidence=evidence, next=["b error", f"b {name}" if node else "b error"],
+                cause=self.facts.cause(cause), evidence=evidence, next=following,
             )
         )  # fmt: skip
 

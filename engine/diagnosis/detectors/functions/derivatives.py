@@ -10,6 +10,7 @@ from typing import Any
 from adbg.engine.backends.base import FunctionCall, SlotCheck
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.functions.effects import has_effects, plain_code
+from adbg.engine.diagnosis.detectors.functions.surrogates import surrogate
 from adbg.engine.diagnosis.source import function_named, line_of_result, parameters_of
 from adbg.engine.outside import own
 from adbg.engine.protocol.messages import Finding, FoundAt
@@ -60,7 +61,9 @@ class WrongDerivative(Detector):
     backward gives, on copies of what the function was really given; the same with fresh memory filled with NaN, and
     with zeros.
     Mistaken for: a straight-through estimator or a function whose forward is the identity (a gradient that is scaled,
-    clipped or reversed on purpose) is a note.
+    clipped or reversed on purpose) is a note. An approximation that is meant is a warning: of a function that names
+    itself so (surrogate, straight-through, guided), whose backward is not linear in the gradient that it is given, as
+    every derivative is, or that iterates to a fixed point in forward and not in backward.
     Functions that do more than compute (print, write to what their calls share) are not run again.
     Cost: copies of the arguments of the first three calls of each function; the check runs when the program ends, or
     at a stop where it is asked for. Of more than 200,000 elements it is only looked whether all memory is written to,
@@ -160,24 +163,29 @@ class WrongDerivative(Detector):
         elif check.identity:
             self._tell(
                 seen, "wrong-derivative", "note", 0.4, place, check,
-                f"{name} gives {argument} back as it is, and its backward changes the gradient: on purpose, as "
-                f"a scaled, "
-                "clipped or reversed gradient is, or a mistake; whether the training means it decides", [],
+                f"{name} gives {argument} back as it is, and its backward changes the gradient: on purpose, as a "
+                "scaled, clipped or reversed gradient is, or a mistake; whether the training means it decides", [],
             )  # fmt: skip
         elif check.flat:
             self._tell(
                 seen, "wrong-derivative", "note", 0.35, place, check,
                 f"{name} passes a gradient where its forward does not depend on {argument}: a straight-through "
-                f"estimator "
-                "does so on purpose", [],
+                "estimator does so on purpose", [],
             )  # fmt: skip
         else:
-            times = _factor(wrong)
-            how = f"gives {times} times the derivative" if times else "does not give the derivative"
-            self._tell(
-                seen, "wrong-derivative", "error", 0.93, place, check,
-                f"{name}.backward {how} of {name}.forward by {argument}", [],
-            )  # fmt: skip
+            self._tell_wrong(seen, place, wrong)
+
+    def _tell_wrong(self, seen: _Seen, place: int, wrong: Sequence[SlotCheck]) -> None:
+        name, argument = seen.function.__name__, argument_name(seen.function, place)
+        times, why = _factor(wrong), surrogate(seen.function, wrong)
+        how = f"gives {times} times the derivative" if times else "does not give the derivative"
+        message = f"{name}.backward {how} of {name}.forward by {argument}"
+        if why:
+            message += ": wrong, unless the approximation is meant"
+        self._tell(
+            seen, "wrong-derivative", "warning" if why else "error", 0.7 if why else 0.93, place, wrong[0], message,
+            [why] if why else [],
+        )  # fmt: skip
 
     def _tell(
         self, seen: _Seen, kind: str, severity: str, confidence: float, place: int, check: SlotCheck, message: str,

@@ -41,7 +41,8 @@ class RecomputeDiffers(Detector):
     Evidence: the first operator whose value differs between the two passes, with both norms; or the attribute, with its
     values behind both passes.
     Mistaken for: kernels that are not deterministic differ by less than 1e-4 and are not told; counters that no
-    operator is given are not told.
+    operator is given are not told; nor are statistics that each pass moves on (those of a BatchNorm), where nothing
+    that a gradient goes through differs.
     Cost: the norm of each result of a checkpointed region, in the sampled iterations.
     """
 
@@ -81,9 +82,14 @@ class RecomputeDiffers(Detector):
                     f"second pass: {call.second[0]}, norm {call.second[1]:.8g}",
                     f"{call.place} results before it are the same in both passes",
                 ],
-                next=["b *Checkpoint*", f"b {cause.file}:{cause.line}"] if cause is not None else [],
+                next=[*self._nodes(call), f"b {cause.file}:{cause.line}"] if cause is not None else [],
             )
         )  # fmt: skip
+
+    def _nodes(self, call: RecomputeCall) -> list[str]:
+        """Only the older way of a checkpoint makes a node of the region."""
+        reentrant = self.facts.backend.name == "torch" and call.keywords.get("use_reentrant") is True
+        return ["b *Checkpoint*"] if reentrant else []
 
     def _tell_changed(self, call: RecomputeCall, name: str, first: float, second: float) -> None:
         facts = self.facts

@@ -45,7 +45,9 @@ class WrongAxis(Detector):
 
     Evidence: both lines, the shapes and the axes.
     Mistaken for: positions that are picked with all of their classes, which is told apart by the index: it is the same
-    for all classes. A normalisation of a symmetric matrix: of reductions only a note is told.
+    for all classes. Experts that choose their tokens, pairs of a contrastive loss in another order: what a gather picks
+    is only a note, what a loss picks (nll_loss, ctc_loss) a warning. A normalisation of a symmetric matrix: of
+    reductions only a note is told.
     Cost: in sampled iterations a look at each operator's name; once the index is read.
     """
 
@@ -89,7 +91,7 @@ class WrongAxis(Detector):
         elif name in _PICKS and len(call.operands) == 2:
             axis = _axis_of(call, _PICKS[name])
             if axis is not None and axis % rank != here and self._varies(call.operands[1], here):
-                self._tell_picked(known, call, axis % rank, 0.85)
+                self._tell_picked(known, call, axis % rank, 0.45)
         elif name == "nll_loss" and here != 1 and self._varies(call.operands[1], max(here - 1, 0)):
             self._tell_picked(known, call, 1, 0.92)
         elif name == "ctc_loss" and here != rank - 1 and sizes[here] > 1:
@@ -155,8 +157,11 @@ class WrongAxis(Detector):
         ]  # fmt: skip
         if call.name in ("nll_loss", "ctc_loss"):
             evidence[1] = f"{call.name} takes axis {axis} of {sizes} for the classes"
+        else:
+            evidence.append("whether each is meant to be picked among those of another sum decides it")
+        severity = "warning" if sure > 0.5 else "note"
         facts.tell(
-            Finding(0, "wrong-axis", "warning", sure, message, None, None, facts.iteration + 1, line,
+            Finding(0, "wrong-axis", severity, sure, message, None, None, facts.iteration + 1, line,
                     facts.cause(known.line), evidence, [f"b {place(known.line)}", "info node"])
         )  # fmt: skip
 

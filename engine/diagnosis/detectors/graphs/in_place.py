@@ -37,7 +37,7 @@ class Use:
     makes: tuple[tuple[Addresses, int | None, Any], ...]
     iteration: int
     node: int = 0  # address of the node, where the framework hides what nodes saved
-    idle: frozenset[int] = frozenset()  # then also: places of operands that no gradient is computed of
+    idle: frozenset[int] = frozenset()  # places of operands that no gradient is computed of, if saved or not
 
 
 @dataclass(slots=True)
@@ -65,7 +65,8 @@ class InPlace(Detector):
     "silent-overwrite": it was overwritten where no version moves (.data, an array of numpy, an optimizer of Paddle):
     backward then computes wrong gradients without a word.
     Evidence: the versions of the tensor before and after each write, the node that needed the old value, its line.
-    Mistaken for: nothing known, backward itself has raised; of the silent kind, a write that changes no value.
+    Mistaken for: nothing known, backward itself has raised; of the silent kind, a write that changes no value. What
+    only the gradient of another operand would need, which takes none (the weight of a first layer), may be written to.
     Cost: in sampled iterations a look at each operator's operands; else nothing until backward raises.
     """
 
@@ -109,9 +110,8 @@ class InPlace(Detector):
             )
             makes = tuple(self._seen_of(each, backend.version_of(each)) for each in (*made, *changed))
             node = self._node((*made, *changed)[0]) if self._hides else 0
-            use = Use(self._clock, call.name, line, takes, makes, self.facts.iteration, node)
-            if self._hides:
-                use.idle = idle_operands(call)
+            idle = idle_operands(call)
+            use = Use(self._clock, call.name, line, takes, makes, self.facts.iteration, node, idle)
             self._uses.append(use)
             if not self._hides:
                 for value, (where, _, _) in zip(call.operands, takes, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, detector
@@ -9,8 +10,11 @@ from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, 
 from adbg.engine.diagnosis.detectors.graphs.marks import Marked, Marks
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.protocol.messages import Finding
+from adbg.engine.types import SourceLine
 
-_DIFFERENCES = frozenset({"sub", "subtract", "rsub", "mul", "multiply", "add", "square_error_cost", "dist"})
+_DIFFERENCES = frozenset({"sub", "subtract", "rsub", "square_error_cost", "dist"})
+_OUTER = frozenset({"mul", "multiply", "add"})  # that tables of all pairs are made by as well
+_GROWS = frozenset({"unsqueeze", "getitem", "view", "reshape", "slice"})  # x[:, None]
 _PAIRED = frozenset({
     "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "poisson_nll_loss", "log_loss",
     "binary_cross_entropy_with_logits", "bce_loss", "sigmoid_cross_entropy_with_logits", "squared_l2_norm",
@@ -27,12 +31,25 @@ _MADE = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """What met: both sizes; ``both``: both carry gradients; ``column``: the line that gave the longer one its axis."""
+
+    shapes: str
+    both: bool
+    column: SourceLine | None
+    outer: bool
+
+
 @detector("loss-broadcast")
 class LossBroadcast(Detector):
     """A prediction of shape (N, 1) meets a target of shape (N,): the difference is N x N, every prediction against
     every target, and the mean of that is no loss; training then finds the mean of all targets.
     Evidence: the shapes of both, of what came out, and the line that reduced it.
-    Mistaken for: distances between all pairs; these are taken between tensors of one rank, or are not reduced at once.
+    Mistaken for: distances between all pairs, which are no finding where the line itself makes the column
+    (x.unsqueeze(1) - y), where a table of both sizes meets the result, or between tensors of one rank. A note where
+    both sides are learnt, as in a ranking loss of every positive against every negative; a warning where the column was
+    made by an unsqueeze elsewhere, and of products and sums.
     Cost: in sampled iterations a look at the shapes of each operator's operands.
     """
 
@@ -40,13 +57,19 @@ class LossBroadcast(Detector):
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
-        self._outer: Marks[str] = Marks()
+        self._outer: Marks[_Pair] = Marks()
+        self._columns: Marks[None] = Marks()  # made of what has one axis less
 
     def operator(self, call: OperatorCall) -> None:
         if call.error is not None or not call.results or not call.operands:
             return
         name = plain(call.name)
         result = call.results[0]
+        if name in _GROWS and shape(result) == [*shape(call.operands[0]), 1]:
+            self._columns.put(result, None, name, line_of(call.lines))
+            return
+        if self._meets_table(call):
+            return
         for operand in call.operands:
             known = self._outer.of(operand)
             if known is None:
@@ -56,7 +79,7 @@ class LossBroadcast(Detector):
             elif shape(result) == shape(operand):
                 self._outer.put(result, known.what, known.name, known.line)
             return
-        if len(call.operands) < 2 or (name not in _DIFFERENCES and name not in _PAIRED):
+        if len(call.operands) < 2 or name not in _DIFFERENCES | _PAIRED | _OUTER:
             return
         first, second = call.operands[:2]
         one, other = shape(first), shape(second)
@@ -65,27 +88,50 @@ class LossBroadcast(Detector):
             return
         if not (first.requires_grad or second.requires_grad) or self._related(first, second):
             return
-        what = f"{one} and {other}"
+        line = line_of(call.lines)
+        column = self._columns.of(first if one is long else second)
+        if column is not None and column.line == line and name not in _PAIRED:
+            return
+        both = first.requires_grad and second.requires_grad
+        what = _Pair(f"{one} and {other}", both, column.line if column is not None else None, name in _OUTER)
         if name in _PAIRED and _one(result):
-            self._tell(Marked(None, what, call.name, line_of(call.lines)), call)
+            self._tell(Marked(None, what, call.name, line), call)
         else:
-            self._outer.put(result, what, call.name, line_of(call.lines))
+            self._outer.put(result, what, call.name, line)
+
+    def _meets_table(self, call: OperatorCall) -> bool:
+        """Whether what has both sizes meets another of these sizes that no such broadcast made: then a table of all
+        pairs is meant."""
+        known = [each for each in call.operands if self._outer.of(each) is not None]
+        sizes = [shape(each) for each in known]
+        return bool(known) and any(
+            self._outer.of(each) is None and shape(each) in sizes for each in call.operands
+        )  # fmt: skip
 
     def _related(self, first: Any, second: Any) -> bool:
         where = self.facts.backend.storages
         return not {at for at, _ in where(first)}.isdisjoint(at for at, _ in where(second))
 
-    def _tell(self, known: Marked[str], call: OperatorCall) -> None:
-        facts = self.facts
+    def _tell(self, known: Marked[_Pair], call: OperatorCall) -> None:
+        facts, pair = self.facts, known.what
         line, reduced = known.line, line_of(call.lines)
-        message = f"{known.name} at {place(line)} takes {known.what}, which broadcasts to every one against every other"
+        message = (
+            f"{known.name} at {place(line)} takes {pair.shapes}, which broadcasts to every one against every other"
+        )
         evidence = [
-            f"the operands of {known.name} are {known.what}: neither raises, and the result has both sizes",
+            f"the operands of {known.name} are {pair.shapes}: neither raises, and the result has both sizes",
             f"{call.name} at {place(reduced)} reduces it to one number",
             "reshape one of them: target.unsqueeze(1), or prediction.squeeze(1)",
         ]
+        severity, sure = ("warning", 0.7) if pair.column is not None or pair.outer else ("error", 0.9)
+        if pair.both:
+            severity, sure = "note", 0.45
+            evidence.append("both are learnt: whether each is meant to meet every other decides it, as in a ranking")
+        elif severity == "warning":
+            made = f", the column is made at {place(pair.column)}" if pair.column is not None else ""
+            evidence.append(f"unless all pairs are meant{made}")
         facts.tell(
-            Finding(0, "loss-broadcast", "error", 0.9, message, None, None, facts.iteration + 1, line,
+            Finding(0, "loss-broadcast", severity, sure, message, None, None, facts.iteration + 1, line,
                     facts.cause(line), evidence, [f"b {place(line)}", "info node"])
         )  # fmt: skip
 
@@ -95,7 +141,8 @@ class LossInput(Detector):
     """A loss that applies softmax or sigmoid itself is given what went through one already, or one that wants
     log-probabilities is given something else.
     Evidence: the line that made the probabilities, the loss, the values that show it.
-    Mistaken for: soft targets, which are probabilities and are not looked at.
+    Mistaken for: soft targets, which are probabilities and are not looked at. nll_loss of probabilities is the mean
+    absolute error, 1 - p, where that is meant: the warning says so.
     Cost: in sampled iterations a look at each operator's name.
     """
 
@@ -133,7 +180,9 @@ class LossInput(Detector):
                 self._tell(known, call, "applies a sigmoid itself: give it the logits", 0.9)
         elif name in ("nll_loss", "kl_div", "kldiv_loss") and not self._is_log(given, known, call):
             if known is not None:
-                self._tell(known, call, "wants log-probabilities: use log_softmax", 0.9)
+                absolute = name == "nll_loss" and known.what == "probabilities"
+                wants = ", unless 1 - p, the mean absolute error, is meant" if absolute else ""
+                self._tell(known, call, f"wants log-probabilities: use log_softmax{wants}", 0.6 if absolute else 0.9)
             else:
                 self._tell_logits(call)
 

@@ -33,7 +33,8 @@ _KEEPS_TAKEN = frozenset({
 })  # fmt: skip
 # Of these each of the first two operands is needed for the gradient of the other one only.
 _PRODUCTS = frozenset({
-    "matmul", "linear", "mul", "multiply", "bmm", "mv", "dot", "mm", "conv2d", "conv3d", "depthwise_conv2d",
+    "matmul", "linear", "mul", "multiply", "bmm", "mv", "dot", "mm", "conv1d", "conv2d", "conv3d", "depthwise_conv2d",
+    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "conv2d_transpose", "convolution",
 })  # fmt: skip
 _KEEPS_MADE = frozenset({"exp", "tanh", "sigmoid", "softmax", "sqrt", "relu", "rsqrt"})
 
@@ -178,7 +179,8 @@ class Silent:
         """Those that changed the memory of something that an earlier use took or made, whose version did not move."""
         at: dict[int, list[tuple[int, int | None, Any]]] = {}
         for use in uses if writes else ():
-            for where, version, ref in (*use.takes, *use.makes):
+            needed = (each for place, each in enumerate(use.takes) if place not in use.idle)
+            for where, version, ref in (*needed, *use.makes):
                 for address in where:
                     at.setdefault(address, []).append((use.when, version, ref))
         version_of, found = self.facts.backend.version_of, []
