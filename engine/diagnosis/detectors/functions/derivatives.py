@@ -61,7 +61,9 @@ class WrongDerivative(Detector):
     with zeros.
     Mistaken for: a straight-through estimator or a function whose forward is the identity (a gradient that is scaled,
     clipped or reversed on purpose) is a note.
-    Functions that do more than compute (print, write to what their calls share) are not run again.
+    Functions that do more than compute, or call what may (print, log, write to what their calls share, call a method of
+    an object that others have), are not run again. Random numbers of the framework, of Python and of NumPy are as if
+    nothing had been run.
     Cost: copies of the arguments of the first three calls of each function; the check runs when the program ends, or
     at a stop where it is asked for. Of more than 200,000 elements it is only looked whether all memory is written to,
     up to 4 million elements in all.
