@@ -274,11 +274,12 @@ class _OfBackend(Watcher):
             return
         self._telling.add(me)
         try:
-            for each, call in tuple(calls):
-                try:
-                    call(*what)
-                except own(Exception) as error:
-                    self._off(each, error)
+            with self.facts.backend.unseen():
+                for each, call in tuple(calls):
+                    try:
+                        call(*what)
+                    except own(Exception) as error:
+                        self._off(each, error)
         finally:
             self._telling.discard(me)
 

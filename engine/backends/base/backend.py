@@ -263,6 +263,11 @@ class Backend(abc.ABC):
         """As ``BackwardCall.error_text``, of an exception of the forward."""
         return f"{type(error).__name__}: {error}"
 
+    def unseen(self) -> contextlib.AbstractContextManager[Any]:
+        """Around work of adbg's own on a thread of the program: what the program put in the framework's way (classes of
+        tensors, modes) is not asked, and sees none of it."""
+        return contextlib.nullcontext()
+
     def rerun(self, graph: Graph, key: int, grads: Sequence[Any], times: int) -> None:
         """Run the function of a node ``times`` times over these incoming gradients, outside the engine: nothing is
         accumulated, no hook runs, what was saved for it stays, random numbers go on as if it had not.

@@ -21,6 +21,7 @@ from adbg.engine.backends.common.observing.derivatives import (
 from adbg.engine.backends.common.user_files import FrameFilter
 from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch.observing.stand_ins import TorchStandIns
+from adbg.engine.backends.torch.random_numbers import random_kept, seed_all
 
 _Function: Any = torch.autograd.Function
 _deterministic: Any = torch.utils.deterministic
@@ -92,7 +93,7 @@ class FunctionsTap(Tap):
 
     def _tell(self, call: FunctionCall) -> None:
         if self._watcher is not None:
-            with torch.no_grad():
+            with private.undisturbed():
                 self._watcher.function(call)
 
 
@@ -102,7 +103,8 @@ def _version(value: Any) -> int | None:
 
 class TorchProbe(DerivativeProbe):
     def copied(self, value: Any) -> Any:
-        return value.detach().clone()
+        with private.undisturbed():  # no mode of the program's sees a copy
+            return value.detach().clone()
 
     def is_tensor(self, value: Any) -> bool:
         return isinstance(value, torch.Tensor)
@@ -151,7 +153,7 @@ class TorchProbe(DerivativeProbe):
     def quiet(self) -> Iterator[None]:
         self.running = True
         try:
-            with private.undisturbed(), torch.random.fork_rng(), warnings.catch_warnings(), torch.enable_grad():
+            with private.undisturbed(), random_kept(), warnings.catch_warnings(), torch.enable_grad():
                 warnings.simplefilter("ignore")
                 yield
         finally:
@@ -159,7 +161,7 @@ class TorchProbe(DerivativeProbe):
 
     @contextlib.contextmanager
     def repeatable(self) -> Iterator[None]:
-        torch.manual_seed(5)
+        seed_all(5)
         yield
 
     @contextlib.contextmanager
