@@ -296,6 +296,7 @@ class _OfBackend(Watcher):
         """From now on; on a thread of the program, between two iterations."""
         self.watching = True
         self.facts.warned.put_in()
+        self.facts.backend.read_unseen(True)
         self.facts.before = self.facts.backend.iteration
         self._sample(1)
 
@@ -362,6 +363,7 @@ class _OfBackend(Watcher):
         """Without another word."""
         self.watching = False
         self.facts.warned.take_out()
+        self.facts.backend.read_unseen(False)
         if not self._over:
             self._over = True
             self._want(Need.NOTHING)

@@ -263,6 +263,10 @@ class Backend(abc.ABC):
         """As ``BackwardCall.error_text``, of an exception of the forward."""
         return f"{type(error).__name__}: {error}"
 
+    def read_unseen(self, on: bool) -> None:  # noqa: B027  (most frameworks have no such classes)
+        """From here on, read no value through code of the program's (a class of tensors that handles its own
+        operators): what it keeps stands for it. Off again: as the class gives it."""
+
     def unseen(self) -> contextlib.AbstractContextManager[Any]:
         """Around work of adbg's own on a thread of the program: what the program put in the framework's way (classes of
         tensors, modes) is not asked, and sees none of it."""

@@ -30,6 +30,7 @@ from adbg.engine.backends.torch.services import Services, node_name, root_nodes
 from adbg.engine.backends.torch.spent import older_nodes, used_up
 from adbg.engine.backends.torch.stacks import FrameFilter, Stacks
 from adbg.engine.backends.torch.timing.phases import TorchPhases
+from adbg.engine.backends.torch.wrappers import read_quietly
 from adbg.engine.errors import Unsupported
 from adbg.engine.frames import locals_elsewhere
 from adbg.engine.protocol.messages import GroupTimeout
@@ -157,6 +158,9 @@ class TorchBackend(FrameworkBackend):
     def version_of(self, value: Any) -> int | None:
         with private.out_of_sight():
             return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else None
+
+    def read_unseen(self, on: bool) -> None:
+        read_quietly(on)
 
     def unseen(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext() if private.tracing() else private.out_of_sight()

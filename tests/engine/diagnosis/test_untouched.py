@@ -207,18 +207,64 @@ for step in range(5):
     optimizer.step()
 print(loss.item(), len(CALLS))
 """
-SEES = {"units": UNITS, "asked": ASKED, "mode": MODE, "lists": LISTS}
+# Tensors that keep another one, and handle every operator themselves: what they do not know raises.
+WRAPPED = """
+from collections import Counter
+from torch.utils._pytree import tree_map
+CALLS = Counter()
+class Logged(torch.Tensor):
+    @staticmethod
+    def __new__(cls, inner):
+        make, recorded = torch.Tensor._make_wrapper_subclass, inner.requires_grad
+        return make(cls, inner.size(), dtype=inner.dtype, requires_grad=recorded)
+    def __init__(self, inner):
+        self.inner = inner
+    __torch_function__ = torch._C._disabled_torch_function_impl
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        CALLS[str(function)] += 1
+        args, kwargs = tree_map(lambda each: each.inner if isinstance(each, Logged) else each, (args, kwargs or {}))
+        results = function(*args, **kwargs)
+        return tree_map(lambda each: Logged(each) if isinstance(each, torch.Tensor) else each, results)
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2 * ctx.saved_tensors[0]
+
+def train():
+    weight = Logged(torch.randn(4, 1)).requires_grad_()
+    optimizer = torch.optim.SGD([weight], 0.1, foreach=False)
+    for step in range(12):
+        loss = Square.apply((Logged(torch.randn(8, 4)) @ weight).relu()).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(loss.inner.item())
+train()
+print(sorted(CALLS.items()))
+"""
+# What such a tensor keeps is looked at.
+WRAPPED_LEFT = WRAPPED.replace("        optimizer.zero_grad()\n", "")
+SEES = {"units": UNITS, "asked": ASKED, "mode": MODE, "lists": LISTS, "wrapped": WRAPPED}
 
 
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     clear = "zero_grad" if request.param == "torch" else "clear_grad"
-    programs = {**BUGGY, **HEALTHY, **(SEES if request.param == "torch" else {})}
+    own = {**SEES, "wrapped left": WRAPPED_LEFT} if request.param == "torch" else {}
+    programs = {**BUGGY, **HEALTHY, **own}
     texts = {name: HEAD[request.param] + text.replace("CLEAR()", f"{clear}()") for name, text in programs.items()}
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
 
 
-each = pytest.mark.parametrize("runs", [case(name, name, group=f"untouched-{name}") for name in FRAMEWORKS], indirect=True)
+each = pytest.mark.parametrize(
+    "runs", [case(name, name, group=f"untouched-{name}") for name in FRAMEWORKS], indirect=True
+)
 on_torch = pytest.mark.parametrize("runs", [case("torch", "torch", group="untouched-torch")], indirect=True)
 
 
@@ -232,6 +278,11 @@ def test_a_wrong_derivative_is_found(runs: dict[str, Run], name: str) -> None:
 @pytest.mark.parametrize("name", HEALTHY)
 def test_functions_leave_what_they_would(runs: dict[str, Run], name: str) -> None:
     runs[name].check_healthy()
+
+
+@on_torch
+def test_a_wrapper_is_looked_into(runs: dict[str, Run]) -> None:
+    assert runs["wrapped left"].check_first("zero-grad")["severity"] == "error"
 
 
 @on_torch

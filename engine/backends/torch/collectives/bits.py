@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from adbg.engine.backends.torch import private
+from adbg.engine.backends.torch.wrappers import is_silent, parts_of
 from adbg.engine.errors import Unsupported
 from adbg.engine.outside import own
 
@@ -43,6 +44,13 @@ def _parts(value: Any) -> Iterator[Any]:
     """Dense tensors that hold all elements of ``value``."""
     if private.traced_value(value) or value.is_meta:
         raise Unsupported("the tensor has no data (meta, fake or of a trace)")
+    if is_silent(value):
+        parts = parts_of(value)
+        if not parts:
+            raise Unsupported(f"a {type(value).__name__} does not give its memory")
+        for each in parts:
+            yield from _parts(each)
+        return
     local = getattr(value, "to_local", None)
     inner = getattr(value, "__tensor_flatten__", None)
     if local is not None:

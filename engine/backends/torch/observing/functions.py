@@ -22,6 +22,7 @@ from adbg.engine.backends.common.user_files import FrameFilter
 from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch.observing.stand_ins import TorchStandIns
 from adbg.engine.backends.torch.random_numbers import random_kept, seed_all
+from adbg.engine.backends.torch.wrappers import is_wrapper
 
 _Function: Any = torch.autograd.Function
 _deterministic: Any = torch.utils.deterministic
@@ -102,6 +103,11 @@ def _version(value: Any) -> int | None:
 
 
 class TorchProbe(DerivativeProbe):
+    def sample(self, call: FunctionCall) -> Any:
+        if any(is_wrapper(each) for each in call.arguments):  # a copy would be an operator of its class
+            return None
+        return super().sample(call)
+
     def copied(self, value: Any) -> Any:
         with private.undisturbed():  # no mode of the program's sees a copy
             return value.detach().clone()
