@@ -16,6 +16,9 @@ import torch
 from torch import nn
 torch.manual_seed(0)
 Function, fixed, noise = torch.autograd.Function, torch.tensor, torch.randn
+from torch.utils.checkpoint import checkpoint
+def recompute(function, x):
+    return checkpoint(function, x, use_reentrant=False)
 def sgd(net):
     return torch.optim.SGD(net.parameters(), 0.01)
 """,
@@ -26,6 +29,9 @@ import paddle
 from paddle import nn
 paddle.seed(0)
 Function, fixed, noise = paddle.autograd.PyLayer, paddle.to_tensor, lambda *shape: paddle.randn(shape)
+from paddle.distributed.fleet.utils import recompute as region
+def recompute(function, x):
+    return region(function, x, use_reentrant=False)
 def sgd(net):
     return paddle.optimizer.SGD(0.01, parameters=net.parameters())
 """,
@@ -103,9 +109,27 @@ class OurFunction(Function):
     def backward(ctx, grad):
         return grad  # CAUSE
 """
+# A region of a checkpoint has an object around it that raises what no object should.
+SETTINGS = """
+class Settings(dict):
+    def __getattr__(self, name):
+        return self[name]
+SETTINGS = Settings(scale=2.0)
+net = nn.Linear(4, 4)
+optimizer = sgd(net)
+def run(net, settings):
+    return recompute(lambda x: net(x) * settings.scale, noise(8, 4))
+for step in range(5):
+    loss = run(net, SETTINGS).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.CLEAR()
+"""
 
 BUGGY = {"draws wrong": DRAWS_WRONG + LOOP, "helped wrong": HELPED_WRONG + LOOP}
-HEALTHY = {"draws": DRAWS + LOOP, "counts": COUNTS + LOOP, "counts by a helper": COUNTS_BY_HELPER + LOOP}
+HEALTHY = {
+    "draws": DRAWS + LOOP, "counts": COUNTS + LOOP, "counts by a helper": COUNTS_BY_HELPER + LOOP, "settings": SETTINGS,
+}  # fmt: skip
 
 # ---- torch: classes of tensors and modes that see every call. Paddle has none.
 
@@ -250,7 +274,22 @@ print(sorted(CALLS.items()))
 """
 # What such a tensor keeps is looked at.
 WRAPPED_LEFT = WRAPPED.replace("        optimizer.zero_grad()\n", "")
-SEES = {"units": UNITS, "asked": ASKED, "mode": MODE, "lists": LISTS, "wrapped": WRAPPED}
+# What Python says of the functions that adbg stands in for.
+SIGNATURES = """
+import inspect
+net = nn.Linear(4, 1)
+optimizer = sgd(net)
+for step in range(3):
+    loss = net(noise(8, 4)).mean()
+    loss.register_hook(lambda grad: grad * 1)
+    loss.backward()
+    calls = loss.backward, loss.register_hook, optimizer.zero_grad, optimizer.step, net.forward, net.__call__
+    more = torch.utils.checkpoint.checkpoint, nn.utils.clip_grad_norm_, torch.autograd.Function.apply, torch.compile
+    print([(each.__name__, str(inspect.signature(each))) for each in (*calls, *more)])
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+SEES = {"units": UNITS, "asked": ASKED, "mode": MODE, "lists": LISTS, "signatures": SIGNATURES, "wrapped": WRAPPED}
 
 
 @pytest.fixture(scope="module")
