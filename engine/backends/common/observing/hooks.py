@@ -58,7 +58,7 @@ class ToldHook:
         result = self._run(args)
         if before is not None:
             with suppress(Exception):
-                self._measures.hidden(functools.partial(self._tell, watcher, *before, args, result))
+                self._measures.hidden(functools.partial(self._tell, watcher, before, args, result))
         return result
 
     def _before(self, args: tuple[Any, ...]) -> tuple[Any, Any, Any]:
@@ -84,10 +84,9 @@ class ToldHook:
         calls = self._calls
         return calls <= 3 or (calls >= 8 and calls & (calls - 1) == 0)
 
-    def _tell(
-        self, watcher: Watcher, before: Any, versions: Any, norms: Any, args: tuple[Any, ...], result: Any
-    ) -> None:
-        """Of a module's hook one gradient after another."""
+    def _tell(self, watcher: Watcher, known: tuple[Any, Any, Any], args: tuple[Any, ...], result: Any) -> None:
+        """Of a module's hook one gradient after another. ``known``: what ``_before`` returned."""
+        before, versions, norms = known
         now = self._measures.gradient(self._what, args)
         given = result if isinstance(result, (tuple, list)) else (result,)
         for place, each in enumerate(before):
