@@ -25,12 +25,11 @@ from adbg.engine.backends.torch.modules import Modules
 from adbg.engine.backends.torch.native import events, listing, screen
 from adbg.engine.backends.torch.native.core import Core
 from adbg.engine.backends.torch.native.stacks import NativeStacks
-from adbg.engine.backends.torch.random_numbers import random_kept
+from adbg.engine.backends.torch.observing.random_numbers import random_kept
 from adbg.engine.backends.torch.services import Services, node_name, root_nodes
 from adbg.engine.backends.torch.spent import older_nodes, used_up
 from adbg.engine.backends.torch.stacks import FrameFilter, Stacks
 from adbg.engine.backends.torch.timing.phases import TorchPhases
-from adbg.engine.backends.torch.wrappers import read_quietly
 from adbg.engine.errors import Unsupported
 from adbg.engine.frames import locals_elsewhere
 from adbg.engine.protocol.messages import GroupTimeout
@@ -87,6 +86,8 @@ class TorchBackend(FrameworkBackend):
     storages = staticmethod(tensors.storages)
     feed_bits = staticmethod(bits.feed_bits)
     part_of = staticmethod(bits.part_of)
+    unseen = staticmethod(private.unseen_here)
+    read_unseen = staticmethod(private.read_quietly)
 
     def __init__(self) -> None:
         self.version = str(torch.__version__)
@@ -158,12 +159,6 @@ class TorchBackend(FrameworkBackend):
     def version_of(self, value: Any) -> int | None:
         with private.out_of_sight():
             return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else None
-
-    def read_unseen(self, on: bool) -> None:
-        read_quietly(on)
-
-    def unseen(self) -> contextlib.AbstractContextManager[Any]:
-        return contextlib.nullcontext() if private.tracing() else private.out_of_sight()
 
     def rerun(self, graph: Graph, key: int, grads: Sequence[Any], times: int) -> None:
         if graph.describe(key).accumulate:

@@ -27,7 +27,6 @@ from adbg.engine.backends.common.tensors import (
     window_of,
 )
 from adbg.engine.backends.torch import private
-from adbg.engine.backends.torch.wrappers import dense_of, is_silent
 from adbg.engine.errors import CommandError, Unsupported
 from adbg.engine.outside import own
 from adbg.engine.types import TensorMeta, TensorStats, TensorWindow, ValueState
@@ -83,8 +82,8 @@ def plain(value: Any) -> Any:
     usual = type(value) in _USUAL and value.dtype in _NUMBERS and value.layout is torch.strided
     if usual and not (value.is_meta or value.is_nested):
         return value.detach()
-    if is_silent(value):
-        value = dense_of(value)
+    if private.is_silent(value):
+        value = private.dense_of(value)
         return plain(value) if value is not None else None
     if private.traced_value(value) or value.is_meta:
         return None

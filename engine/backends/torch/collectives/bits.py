@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from adbg.engine.backends.torch import private
-from adbg.engine.backends.torch.wrappers import is_silent, parts_of
 from adbg.engine.errors import Unsupported
 from adbg.engine.outside import own
 
@@ -44,8 +43,8 @@ def _parts(value: Any) -> Iterator[Any]:
     """Dense tensors that hold all elements of ``value``."""
     if private.traced_value(value) or value.is_meta:
         raise Unsupported("the tensor has no data (meta, fake or of a trace)")
-    if is_silent(value):
-        parts = parts_of(value)
+    if private.is_silent(value):
+        parts = private.parts_of(value)
         if not parts:
             raise Unsupported(f"a {type(value).__name__} does not give its memory")
         for each in parts:

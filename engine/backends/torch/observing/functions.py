@@ -20,9 +20,8 @@ from adbg.engine.backends.common.observing.derivatives import (
 )
 from adbg.engine.backends.common.user_files import FrameFilter
 from adbg.engine.backends.torch import private
+from adbg.engine.backends.torch.observing.random_numbers import random_kept, seed_all
 from adbg.engine.backends.torch.observing.stand_ins import TorchStandIns
-from adbg.engine.backends.torch.random_numbers import random_kept, seed_all
-from adbg.engine.backends.torch.wrappers import is_wrapper
 
 _Function: Any = torch.autograd.Function
 _deterministic: Any = torch.utils.deterministic
@@ -104,7 +103,7 @@ def _version(value: Any) -> int | None:
 
 class TorchProbe(DerivativeProbe):
     def sample(self, call: FunctionCall) -> Any:
-        if any(is_wrapper(each) for each in call.arguments):  # a copy would be an operator of its class
+        if any(private.is_wrapper(each) for each in call.arguments):  # a copy would be an operator of its class
             return None
         return super().sample(call)
 
