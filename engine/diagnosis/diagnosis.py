@@ -274,11 +274,12 @@ class _OfBackend(Watcher):
             return
         self._telling.add(me)
         try:
-            for each, call in tuple(calls):
-                try:
-                    call(*what)
-                except own(Exception) as error:
-                    self._off(each, error)
+            with self.facts.backend.unseen():
+                for each, call in tuple(calls):
+                    try:
+                        call(*what)
+                    except own(Exception) as error:
+                        self._off(each, error)
         finally:
             self._telling.discard(me)
 
@@ -295,6 +296,7 @@ class _OfBackend(Watcher):
         """From now on; on a thread of the program, between two iterations."""
         self.watching = True
         self.facts.warned.put_in()
+        self.facts.backend.read_unseen(True)
         self.facts.before = self.facts.backend.iteration
         self._sample(1)
 
@@ -361,6 +363,7 @@ class _OfBackend(Watcher):
         """Without another word."""
         self.watching = False
         self.facts.warned.take_out()
+        self.facts.backend.read_unseen(False)
         if not self._over:
             self._over = True
             self._want(Need.NOTHING)

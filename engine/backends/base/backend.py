@@ -58,6 +58,13 @@ class DumpDialect:
     op_label: str = "{op}\nGradNode: {address:#x}"  # of a node in a forward graph
 
 
+def _in_sight() -> contextlib.AbstractContextManager[Any]:
+    return contextlib.nullcontext()
+
+
+def _as_given(on: bool) -> None: ...  # most frameworks have no such classes
+
+
 class Backend(abc.ABC):
     """One framework. Made once by the registry after the script imported the framework; ``install`` puts the hooks in,
     ``uninstall`` leaves no trace of them."""
@@ -69,6 +76,12 @@ class Backend(abc.ABC):
     dump_dialect: ClassVar[DumpDialect] = DumpDialect()
     capabilities: Capabilities = Capabilities()
     late = False
+    #: Around work of adbg's own on a thread of the program: what the program put in the framework's way (classes of
+    #: tensors, modes) is not asked, and sees none of it.
+    unseen = staticmethod(_in_sight)
+    #: On: no value is read through code of the program's (a class of tensors that handles its own operators) from here
+    #: on: what it keeps stands for it. Off: as the class gives it.
+    read_unseen = staticmethod(_as_given)
     under_way = False  # a backward ran as a late one was made: its own nodes cannot be hooked from outside
 
     @abc.abstractmethod

@@ -25,6 +25,7 @@ from adbg.engine.backends.torch.modules import Modules
 from adbg.engine.backends.torch.native import events, listing, screen
 from adbg.engine.backends.torch.native.core import Core
 from adbg.engine.backends.torch.native.stacks import NativeStacks
+from adbg.engine.backends.torch.observing.random_numbers import random_kept
 from adbg.engine.backends.torch.services import Services, node_name, root_nodes
 from adbg.engine.backends.torch.spent import older_nodes, used_up
 from adbg.engine.backends.torch.stacks import FrameFilter, Stacks
@@ -85,6 +86,8 @@ class TorchBackend(FrameworkBackend):
     storages = staticmethod(tensors.storages)
     feed_bits = staticmethod(bits.feed_bits)
     part_of = staticmethod(bits.part_of)
+    unseen = staticmethod(private.unseen_here)
+    read_unseen = staticmethod(private.read_quietly)
 
     def __init__(self) -> None:
         self.version = str(torch.__version__)
@@ -154,7 +157,8 @@ class TorchBackend(FrameworkBackend):
             return plain.clone() if plain.device.type == "cpu" else plain.cpu()
 
     def version_of(self, value: Any) -> int | None:
-        return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else None
+        with private.out_of_sight():
+            return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else None
 
     def rerun(self, graph: Graph, key: int, grads: Sequence[Any], times: int) -> None:
         if graph.describe(key).accumulate:
@@ -165,7 +169,7 @@ class TorchBackend(FrameworkBackend):
         run = _named_call(plain, grads, graph.describe(key), lines[0] if lines else None)
         self._entry.enter_passing()  # a backward that it runs is no part of the program's
         try:
-            with torch.random.fork_rng():
+            with random_kept():
                 for _ in range(times):
                     run()
         finally:

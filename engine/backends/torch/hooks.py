@@ -49,6 +49,7 @@ _ONLY_SCREENED = SCREEN_OUT | HAS_POST
 
 _task_id = private.task_id
 _vector_norm = torch.linalg.vector_norm
+_Tensor = torch.Tensor
 
 
 class TorchHooks(Hooks):
@@ -309,6 +310,8 @@ class TorchHooks(Hooks):
             for value in grad_inputs:
                 if value is not None and value is not looked:
                     looked = value
+                    if type(value) is not _Tensor:  # its class may see what is done to it
+                        return self.after(key, grad_inputs, grad_outputs)
                     figure = _vector_norm(value).item()
                     if figure - figure != 0 and bad(value):
                         return self.after(key, grad_inputs, grad_outputs)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -86,6 +86,11 @@ _disable_modes: Callable[[], contextlib.AbstractContextManager[Any]] | None = _f
 no_function: Callable[[], contextlib.AbstractContextManager[Any]] | None = _find(
     "torch._C.DisableTorchFunction", "keep adbg's own operators out of a tensor subclass's __torch_function__"
 )
+_no_dispatch: Any = _find(
+    "torch._C._DisableTorchDispatch", "keep adbg's own operators out of a tensor subclass's __torch_dispatch__"
+)
+_plain_dispatch: Any = _find("torch._C._disabled_torch_dispatch_impl", "recognise such a subclass")
+_DEEP = 3  # containers and wrappers in one another that are looked into
 _record_functions: Callable[[bool], None] | None = _find(
     "torch._C._autograd._enable_record_function", "keep adbg's own operators out of a script's profile"
 )
@@ -241,6 +246,11 @@ def warning_line() -> tuple[dict[str, Any], str, int] | None:
     return None
 
 
+def unseen_here() -> contextlib.AbstractContextManager[Any]:
+    """See ``Backend.unseen``."""
+    return contextlib.nullcontext() if tracing() else out_of_sight()
+
+
 @contextlib.contextmanager
 def no_inductor() -> Iterator[None]:
     """symbolize_tracebacks asks ``hasattr(torch, "_inductor")`` for the lines of compiled code, so does the dump of the
@@ -258,3 +268,75 @@ def no_inductor() -> Iterator[None]:
     finally:
         if names.get("_inductor") is empty:  # another thread may have imported the real one
             del names["_inductor"]
+
+
+# ---- classes of tensors that handle their own operators
+
+
+class _Reading:
+    """While diagnosis watches, what a tensor of a class with a ``__torch_dispatch__`` of the program's holds stands for
+    its values, its own memory or the tensors that it keeps: its code would see, and could refuse, every operator of
+    adbg's. Whether all are zero, finite, or the same as before can be told so. Elsewhere a person has asked for the
+    values, and the class gives them."""
+
+    quietly = False
+
+
+_reading = _Reading()
+
+
+def read_quietly(on: bool) -> None:
+    """See ``Backend.read_unseen``."""
+    _reading.quietly = on and _no_dispatch is not None
+
+
+def is_wrapper(value: Any) -> bool:
+    """Whether a class of the program's handles what is done to it. torch's own kinds are known to adbg."""
+    kind = type(value)
+    if getattr(kind, "__torch_dispatch__", _plain_dispatch) is _plain_dispatch:
+        return False
+    home = getattr(kind, "__module__", "")
+    return not (isinstance(home, str) and home.partition(".")[0] == "torch")
+
+
+def is_silent(value: Any) -> bool:
+    """To be read as ``parts_of`` says."""
+    return _reading.quietly and is_wrapper(value)
+
+
+def parts_of(value: Any) -> list[Any]:
+    """Plain tensors that hold its numbers; those of its own shape where there are any."""
+    with _no_dispatch():
+        if _has_memory(value):
+            return [value.detach()]
+        found = list(_kept(vars(value).values(), _DEEP))
+        shape = value.shape
+        return [each for each in found if each.shape == shape] or found
+
+
+def dense_of(value: Any) -> Any:
+    """The same as one dense tensor; None where there is none."""
+    parts = [each for each in parts_of(value) if each.layout is torch.strided and not each.is_quantized]
+    if len(parts) > 1:
+        return torch.cat([each.reshape(-1).to(torch.float64) for each in parts if not each.is_complex()])
+    return parts[0] if parts else None
+
+
+def _kept(values: Iterable[Any], deep: int) -> Iterator[Any]:
+    for value in values:
+        kind = type(value)
+        if issubclass(kind, torch.Tensor):
+            if is_wrapper(value) and not _has_memory(value):
+                if deep:
+                    yield from _kept(vars(value).values(), deep - 1)
+            elif not value.is_meta:
+                yield value.detach()
+        elif deep and kind in (list, tuple, dict):
+            yield from _kept(value.values() if kind is dict else value, deep - 1)
+
+
+def _has_memory(value: Any) -> bool:
+    try:
+        return bool(value.data_ptr())
+    except RuntimeError:
+        return False

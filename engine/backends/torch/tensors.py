@@ -82,6 +82,9 @@ def plain(value: Any) -> Any:
     usual = type(value) in _USUAL and value.dtype in _NUMBERS and value.layout is torch.strided
     if usual and not (value.is_meta or value.is_nested):
         return value.detach()
+    if private.is_silent(value):
+        value = private.dense_of(value)
+        return plain(value) if value is not None else None
     if private.traced_value(value) or value.is_meta:
         return None
     local = getattr(value, "to_local", None)
@@ -157,6 +160,8 @@ def bad(value: Any) -> bool:
     ``vector_norm`` is the cheapest check there is on CPU (1.4 us; ``isfinite().all()`` 5.7 us, 20 times more at 4M
     elements). It has false alarms (large finite values overflow), so its verdict is confirmed; it has no misses.
     """
+    if type(value) not in _USUAL:
+        return nonfinite(value) != (0, 0)
     try:
         figure = _vector_norm(value).item()
     except own(Exception):

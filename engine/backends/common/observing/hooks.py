@@ -52,15 +52,20 @@ class ToldHook:
         self._calls += 1
         if watcher is None or not self._is_measured():
             return self._run(args)
-        before = self._measures.gradient(self._what, args)
-        version = norm = None
+        before: Any = None
         with suppress(Exception):
-            version = [self._measures.version(each) for each in before]
-            norm = [self._measures.norm(each) for each in before]
+            before = self._measures.hidden(functools.partial(self._before, args))
         result = self._run(args)
-        with suppress(Exception):
-            self._tell(watcher, before, version, norm, self._measures.gradient(self._what, args), result)
+        if before is not None:
+            with suppress(Exception):
+                self._measures.hidden(functools.partial(self._tell, watcher, before, args, result))
         return result
+
+    def _before(self, args: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+        """(gradients, their versions, their norms) as the hook is handed them."""
+        before = self._measures.gradient(self._what, args)
+        versions = [self._measures.version(each) for each in before]
+        return before, versions, [self._measures.norm(each) for each in before]
 
     def _run(self, args: tuple[Any, ...]) -> Any:
         try:
@@ -79,18 +84,20 @@ class ToldHook:
         calls = self._calls
         return calls <= 3 or (calls >= 8 and calls & (calls - 1) == 0)
 
-    def _tell(self, watcher: Watcher, before: Any, versions: Any, norms: Any, now: Any, result: Any) -> None:
-        """Of a module's hook one gradient after another."""
+    def _tell(self, watcher: Watcher, known: tuple[Any, Any, Any], args: tuple[Any, ...], result: Any) -> None:
+        """Of a module's hook one gradient after another. ``known``: what ``_before`` returned."""
+        before, versions, norms = known
+        now = self._measures.gradient(self._what, args)
         given = result if isinstance(result, (tuple, list)) else (result,)
         for place, each in enumerate(before):
-            if versions is None or norms is None or each is None:
+            if each is None:
                 continue
             after = (
                 given[place] if result is not None and place < len(given) and given[place] is not None else now[place]
             )
             moved = after is each and self._measures.version(each) != versions[place]
             call = HookCall(self._what, self._hook, each, after, moved, self._registered, self._on, norms[place])
-            self._measures.hidden(functools.partial(watcher.hook, call))
+            watcher.hook(call)
 
     def __reduce__(self) -> Any:
         return _same, (self._hook,)
@@ -104,7 +111,7 @@ class Measures:
     """What a framework says of gradients."""
 
     def __init__(
-        self, norm: Callable[[Any], float], version: Callable[[Any], Any], hidden: Callable[[Callable[[], None]], None],
+        self, norm: Callable[[Any], float], version: Callable[[Any], Any], hidden: Callable[[Callable[[], Any]], Any],
         is_tensor: Callable[[Any], bool],
     ) -> None:  # fmt: skip
         self.norm = norm

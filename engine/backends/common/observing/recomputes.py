@@ -115,15 +115,17 @@ def numbers_of(function: Any) -> Iterator[tuple[tuple[str, str], float]]:
     has from around it: ((place and class of the module, name), value)."""
     while isinstance(function, functools.partial):
         function = function.func
-    owners = [function, getattr(function, "__self__", None)]
+    owners = [function]
+    with suppress(Exception):
+        owners.append(getattr(function, "__self__", None))
     for cell in getattr(function, "__closure__", None) or ():
         with suppress(ValueError):  # empty so far
             owners.append(cell.cell_contents)
     for owner in owners:
-        named = getattr(owner, "named_modules", None) or getattr(owner, "named_sublayers", None)
-        if named is None or isinstance(owner, type):
-            continue
-        with suppress(Exception):
+        with suppress(Exception):  # an object of the program's may raise anything where it is asked for a name
+            named = getattr(owner, "named_modules", None) or getattr(owner, "named_sublayers", None)
+            if named is None or isinstance(owner, type):
+                continue
             options = {} if hasattr(owner, "named_modules") else {"include_self": True}
             for count, (path, module) in enumerate(named(**options)):
                 if count >= _MODULES:

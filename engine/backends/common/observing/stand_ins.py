@@ -8,13 +8,15 @@ tracebacks of those that pass. One call costs 0.4 us more.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
 import types
 from collections.abc import Callable
 from typing import Any
 
 from adbg.engine.backends.common.tracebacks import strip_own
-from adbg.engine.outside import DISGUISED, suppress
+from adbg.engine.outside import DISGUISED, own, suppress
 
 #: (arguments with self first, keywords, the caller's frame) -> what ``After`` is handed; None: nothing to tell.
 Before = Callable[[tuple[Any, ...], dict[str, Any], types.FrameType], Any]
@@ -110,4 +112,17 @@ def disguised(call: Any, original: Any) -> Any:
     for name in ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__", "__dict__"):
         if hasattr(original, name):
             setattr(call, name, getattr(original, name) if name != "__dict__" else dict(vars(original)))
+    with suppress(Exception):  # what another tool put there may be no function
+        known = _signature(original)
+        if known is not None:
+            call.__signature__ = known
     return call
+
+
+@functools.lru_cache(256)
+def _signature(original: Any) -> inspect.Signature | None:
+    """What ``inspect.signature`` says of it; kept, for stand-ins come and go with the iterations that are sampled."""
+    try:
+        return inspect.signature(original)
+    except own(TypeError, ValueError):  # of C++
+        return None

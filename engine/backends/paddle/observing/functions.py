@@ -21,6 +21,7 @@ from adbg.engine.backends.common.observing.derivatives import (
     standing_in,
 )
 from adbg.engine.backends.common.observing.stand_ins import StandIns
+from adbg.engine.backends.common.random_numbers import random_kept, seeded
 from adbg.engine.backends.common.user_files import FrameFilter
 from adbg.engine.backends.paddle import private, tensors
 
@@ -175,7 +176,7 @@ class PaddleProbe(DerivativeProbe):
         state = paddle.get_rng_state()
         self.running = True
         try:
-            with warnings.catch_warnings(), paddle.enable_grad():
+            with random_kept(), warnings.catch_warnings(), paddle.enable_grad():
                 warnings.simplefilter("ignore")
                 yield
         finally:
@@ -188,6 +189,7 @@ class PaddleProbe(DerivativeProbe):
         if state is None:
             self._state = state = paddle.get_rng_state()
         paddle.set_rng_state(state)
+        seeded(5)
         yield
 
     @contextlib.contextmanager

@@ -108,10 +108,10 @@ def _version(value: Any) -> int | None:
     return value.inplace_version if tensors.is_tensor(value) and tensors.defined(value) else None
 
 
-def _hidden(tell: Callable[[], None]) -> None:
+def _hidden(work: Callable[[], Any]) -> Any:
     recorded = private.has_grad()
     private.set_has_grad(False)
     try:
-        tell()
+        return work()
     finally:
         private.set_has_grad(recorded)

@@ -71,7 +71,8 @@ class RecomputesTap(Tap):
     def _watched(self, passes: Passes, args: Any, run: Callable[[], Any]) -> Any:
         if self._listening.watcher is None:
             return run()
-        passes.begin(tuple([tensors.norm(each) for each in args if tensors.is_tensor(each)]))
+        with suppress(Exception):
+            passes.begin(tuple([tensors.norm(each) for each in args if tensors.is_tensor(each)]))
         rows: list[Row] = []
         origins: list[int | None] = []  # of each row of the second pass that may be told: the row that it is owed to
         differ: list[tuple[Any, int]] = []  # what differs there and carries no gradient, and the row where that began

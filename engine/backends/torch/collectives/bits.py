@@ -43,6 +43,13 @@ def _parts(value: Any) -> Iterator[Any]:
     """Dense tensors that hold all elements of ``value``."""
     if private.traced_value(value) or value.is_meta:
         raise Unsupported("the tensor has no data (meta, fake or of a trace)")
+    if private.is_silent(value):
+        parts = private.parts_of(value)
+        if not parts:
+            raise Unsupported(f"a {type(value).__name__} does not give its memory")
+        for each in parts:
+            yield from _parts(each)
+        return
     local = getattr(value, "to_local", None)
     inner = getattr(value, "__tensor_flatten__", None)
     if local is not None:

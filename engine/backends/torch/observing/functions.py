@@ -20,6 +20,7 @@ from adbg.engine.backends.common.observing.derivatives import (
 )
 from adbg.engine.backends.common.user_files import FrameFilter
 from adbg.engine.backends.torch import private
+from adbg.engine.backends.torch.observing.random_numbers import random_kept, seed_all
 from adbg.engine.backends.torch.observing.stand_ins import TorchStandIns
 
 _Function: Any = torch.autograd.Function
@@ -92,7 +93,7 @@ class FunctionsTap(Tap):
 
     def _tell(self, call: FunctionCall) -> None:
         if self._watcher is not None:
-            with torch.no_grad():
+            with private.undisturbed():
                 self._watcher.function(call)
 
 
@@ -101,8 +102,14 @@ def _version(value: Any) -> int | None:
 
 
 class TorchProbe(DerivativeProbe):
+    def sample(self, call: FunctionCall) -> Any:
+        if any(private.is_wrapper(each) for each in call.arguments):  # a copy would be an operator of its class
+            return None
+        return super().sample(call)
+
     def copied(self, value: Any) -> Any:
-        return value.detach().clone()
+        with private.undisturbed():  # no mode of the program's sees a copy
+            return value.detach().clone()
 
     def is_tensor(self, value: Any) -> bool:
         return isinstance(value, torch.Tensor)
@@ -151,7 +158,7 @@ class TorchProbe(DerivativeProbe):
     def quiet(self) -> Iterator[None]:
         self.running = True
         try:
-            with private.undisturbed(), torch.random.fork_rng(), warnings.catch_warnings(), torch.enable_grad():
+            with private.undisturbed(), random_kept(), warnings.catch_warnings(), torch.enable_grad():
                 warnings.simplefilter("ignore")
                 yield
         finally:
@@ -159,7 +166,7 @@ class TorchProbe(DerivativeProbe):
 
     @contextlib.contextmanager
     def repeatable(self) -> Iterator[None]:
-        torch.manual_seed(5)
+        seed_all(5)
         yield
 
     @contextlib.contextmanager

@@ -14,7 +14,7 @@ from adbg.engine.backends.common.observing.hooks import Measures, Told, ToldHook
 from adbg.engine.backends.common.observing.stand_ins import disguised
 from adbg.engine.backends.common.tracebacks import strip_own
 from adbg.engine.backends.common.user_files import FrameFilter
-from adbg.engine.backends.torch import tensors
+from adbg.engine.backends.torch import private, tensors
 from adbg.engine.outside import DISGUISED, suppress
 
 _is_compiling = torch.compiler.is_compiling
@@ -80,7 +80,7 @@ class HooksTap(Tap):
 
 def _registering(tap: HooksTap, original: _Register, what: str, kept: str) -> _Register:
     stand_in, registered, frame, strip, quietly = tap.stand_in, tap.registered, sys._getframe, strip_own, suppress
-    codes = tap.codes
+    codes, hidden = tap.codes, private.undisturbed
 
     def register(self: Any, hook: Any, *args: Any, **kwargs: Any) -> Any:
         ours = hook
@@ -91,7 +91,7 @@ def _registering(tap: HooksTap, original: _Register, what: str, kept: str) -> _R
         except BaseException as error:
             strip(error, codes)
             raise
-        with quietly(Exception):
+        with quietly(Exception), hidden():
             registered(self, ours, what, kept)
         return handle
 
@@ -102,6 +102,6 @@ def _version(value: Any) -> int | None:
     return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else None
 
 
-def _hidden(tell: Callable[[], None]) -> None:
-    with torch.no_grad():
-        tell()
+def _hidden(work: Callable[[], Any]) -> Any:
+    with private.undisturbed():
+        return work()

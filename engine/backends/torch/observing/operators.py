@@ -27,7 +27,9 @@ from adbg.engine.backends.common.observing.user_lines import UserLines
 from adbg.engine.backends.common.tracebacks import strip_own
 from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch.observing.unseen import PlainBackward, RightLines
-from adbg.engine.outside import suppress
+from adbg.engine.outside import own, suppress
+
+Versions = tuple["int | None", ...]
 
 _push_mode: Callable[[Any], None] = overrides._push_mode
 _pop_mode: Callable[[], Any] = overrides._pop_mode
@@ -171,45 +173,62 @@ class OperatorTap(Tap):
         """ "" for what is not told."""
         try:
             return self._names[function]
-        except KeyError:
+        except own(KeyError):
             found = self._names[function] = _name(function)
             return found
-        except TypeError:  # not hashable
+        except own(TypeError):  # not hashable
             return _name(function)
 
     def handle(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         watcher, aside = self.watcher, self._aside
         told_of = watcher is not None and not watcher.deaf and not aside.telling
-        name = self.name_of(function) if told_of else ""
+        name = ""
+        if told_of:
+            with suppress(Exception):  # a function of the program's may have a name or a hash that raises
+                name = self.name_of(function)
         aside.depth += 1
         try:
             if not name or watcher is None or private.tracing():
                 return function(*args, **kwargs)
-            operands = tensors_in(torch.Tensor, args)
-            if kwargs:
-                operands += tensors_in(torch.Tensor, kwargs.values())
-            versions = tuple([_version(each) for each in operands])
+            given = self._given(args, kwargs)
+            if given is None:
+                return function(*args, **kwargs)
+            operands, versions = given
             grad_mode = private.grad_mode()
             try:
                 result = function(*args, **kwargs)
             except Exception as error:
-                told = OperatorCall(name, tuple(operands), versions, (), (), grad_mode, False, args, kwargs, error)
-                self._tell(watcher, told)
+                self._tell(
+                    watcher, OperatorCall(name, operands, versions, (), (), grad_mode, False, args, kwargs, error)
+                )
                 raise
-            results = (result,) if isinstance(result, torch.Tensor) else tuple(tensors_in(torch.Tensor, (result,)))
-            told = OperatorCall(name, tuple(operands), versions, results, (), grad_mode, False, args, kwargs)
-            self._tell(watcher, told)
+            self._tell(
+                watcher, OperatorCall(name, operands, versions, (), (), grad_mode, False, args, kwargs), result
+            )
             return result
         finally:
             aside.depth -= 1
 
-    def _tell(self, watcher: Watcher, call: OperatorCall) -> None:
+    def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], Versions] | None:
+        """(operands, their versions) as they are before the call; None where they cannot be read. A class of the
+        program's may refuse every attribute that it does not know: its own functions are not asked."""
+        hidden = private.no_function
+        assert hidden is not None
+        with suppress(Exception), hidden():
+            operands = tensors_in(torch.Tensor, args)
+            if kwargs:
+                operands += tensors_in(torch.Tensor, kwargs.values())
+            return tuple(operands), tuple([_version(each) for each in operands])
+        return None
+
+    def _tell(self, watcher: Watcher, call: OperatorCall, result: Any = None) -> None:
         hidden = private.no_function
         assert hidden is not None
         self._aside.telling = True
         try:
             with suppress(Exception), hidden():
                 call.in_backward = private.task_id() != -1
+                call.results = tuple(tensors_in(torch.Tensor, (result,)))
                 _leave_out(call)
                 call.lines = self._lines(sys._getframe(3))
                 watcher.operator(call)

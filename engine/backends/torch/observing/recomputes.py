@@ -16,7 +16,7 @@ from adbg.engine.backends.common.observing.recomputes import Listening, Passes, 
 from adbg.engine.backends.common.observing.stand_ins import disguised
 from adbg.engine.backends.common.tracebacks import strip_own
 from adbg.engine.backends.common.user_files import FrameFilter
-from adbg.engine.backends.torch import tensors
+from adbg.engine.backends.torch import private, tensors
 from adbg.engine.outside import DISGUISED, suppress
 
 _is_compiling = torch.compiler.is_compiling
@@ -67,13 +67,13 @@ class RecomputesTap(Tap):
     def _watched(self, passes: Passes, args: Any, run: Callable[[], Any]) -> Any:
         if self._listening.watcher is None or _is_compiling():
             return run()
-        inputs = tuple([tensors.norm(each) for each in args if isinstance(each, torch.Tensor)])
-        passes.begin(inputs)
+        with suppress(Exception), private.out_of_sight():
+            passes.begin(tuple([tensors.norm(each) for each in args if isinstance(each, torch.Tensor)]))
         try:
             with _Log(self, passes):
                 return run()
         finally:
-            with suppress(Exception):
+            with suppress(Exception), private.out_of_sight():
                 passes.end()
 
 

@@ -4,11 +4,14 @@ back in their places as long as anything compiles."""
 from __future__ import annotations
 
 import sys
+import types
 from typing import Any
 
 import torch
 
-from adbg.engine.backends.common.observing.stand_ins import StandIns
+from adbg.engine.backends.common.observing.stand_ins import After, Before, StandIns
+from adbg.engine.backends.torch import private
+from adbg.engine.outside import suppress
 
 _is_compiling = torch.compiler.is_compiling
 _COMPILER = "torch._dynamo.callback"
@@ -25,6 +28,19 @@ class TorchStandIns(StandIns):
             handler.remove_start_callback(self._compile_begins)
             handler.remove_end_callback(self._compile_ended)
         super().restore()
+
+    def begins(self, before: Before, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
+        """No class of the program's is asked of an attribute that is read here."""
+        if not self.on or self._traced():
+            return None
+        with suppress(Exception), private.out_of_sight():
+            return before(args, kwargs, frame)
+        return None
+
+    @staticmethod
+    def ended(after: After, told: Any, result: Any, error: BaseException | None) -> None:
+        with suppress(Exception), private.out_of_sight():
+            after(told, result, error)
 
     def _traced(self) -> bool:
         if _is_compiling() or capturing():

@@ -64,7 +64,9 @@ class WrongDerivative(Detector):
     clipped or reversed on purpose) is a note. An approximation that is meant is a warning: of a function that names
     itself so (surrogate, straight-through, guided), whose backward is not linear in the gradient that it is given, as
     every derivative is, or that iterates to a fixed point in forward and not in backward.
-    Functions that do more than compute (print, write to what their calls share) are not run again.
+    Functions that do more than compute, or call what may (print, log, write to what their calls share, call a method of
+    an object that others have), are not run again. Random numbers of the framework, of Python and of NumPy are as if
+    nothing had been run.
     Cost: copies of the arguments of the first three calls of each function; the check runs when the program ends, or
     at a stop where it is asked for. Of more than 200,000 elements it is only looked whether all memory is written to,
     up to 4 million elements in all.

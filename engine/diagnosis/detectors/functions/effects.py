@@ -10,12 +10,16 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from adbg.engine.diagnosis.source import function_named, parameters_of
+from adbg.engine.diagnosis.detectors.functions.reached import Reached
+from adbg.engine.diagnosis.source import function_named, parameters_of, tree_of
+from adbg.engine.diagnosis.values import is_library
+from adbg.engine.outside import own
 
 _EFFECTS = frozenset(
     ("print", "open", "write", "all_reduce", "all_gather", "broadcast", "send", "recv", "reduce_scatter", "barrier",
-     "append", "add_", "update")
+     "append", "add_", "update", "extend", "insert", "pop", "popleft", "appendleft", "setdefault", "writelines")
 )  # fmt: skip
+_MOST = 200  # functions that are read
 
 
 def plain_code(function: type, name: str) -> Any:
@@ -24,20 +28,89 @@ def plain_code(function: type, name: str) -> Any:
 
 
 def has_effects(function: type) -> bool:
-    """Whether running it again may be seen: it prints, writes, talks to other ranks, or sets what is not its own. What
-    it is given are copies; a buffer that all of its calls share is not."""
-    for name in ("forward", "backward", "setup_context"):
-        code, known = plain_code(function, name), _globals_of(function, name)
-        todo = [code] if code is not None else []
+    """Whether running it again may be seen: it, or what it calls, prints, writes, talks to other ranks, or sets what is
+    not its own. What it is given are copies; a buffer that all of its calls share is not, nor is an object that others
+    have, whose methods may do anything. What cannot be read counts as seen."""
+    try:
+        return _has_effects(function)
+    except own(Exception):  # an object of the program's that lets nobody look at it
+        return True
+
+
+def _has_effects(function: type) -> bool:
+    todo: list[Any] = []
+    classes, met = [function], {function}
+    while classes:
+        each = classes.pop()
+        for name in ("forward", "backward", "setup_context"):
+            todo += _layers(getattr(each, name, None))
+        seen: set[Any] = set()
         while todo:
-            each = todo.pop()
-            tree = function_named(each.co_filename, each.co_firstlineno)
-            if (_EFFECTS & set(each.co_names) and (tree is None or not _on_its_own(tree))) or _stores_global(each):
+            plain = todo.pop()
+            if plain.__code__ in seen:
+                continue
+            seen.add(plain.__code__)
+            reached = _reached(plain)
+            if reached is None or len(seen) > _MOST or any(map(_writes_given, reached.given)):
                 return True
-            if tree is not None and _writes_shared(tree, each, known):
-                return True
-            todo += [const for const in each.co_consts if hasattr(const, "co_code")]
+            todo += reached.functions
+            classes += [each for each in reached.classes if each not in met]
+            met.update(classes)
     return False
+
+
+def _layers(method: Any) -> Iterator[types.FunctionType]:
+    """A method and what its decorators wrap, without those of the framework (``once_differentiable``)."""
+    for _ in range(8):
+        method = getattr(method, "__func__", method)
+        wrapped = getattr(method, "__wrapped__", None)
+        if type(method) is types.FunctionType and (wrapped is None or not is_library(method.__code__.co_filename)):
+            yield method
+        if wrapped is None:
+            return
+        method = wrapped
+
+
+def _reached(function: types.FunctionType) -> Reached | None:
+    """None where it does something that is seen, or its source cannot be read."""
+    code = function.__code__
+    tree = _tree_of(code)
+    if tree is None or (_EFFECTS & _names_in(code) and not _on_its_own(tree)):
+        return None
+    if any(map(_stores_global, _codes_in(code))) or _writes_shared(tree, code, function.__globals__):
+        return None
+    reached = Reached(tree, function)
+    return None if reached.opaque else reached
+
+
+def _tree_of(code: types.CodeType) -> Any:
+    """A lambda's as that of a function, where it is the only one of its line."""
+    if code.co_name != "<lambda>":
+        return function_named(code.co_filename, code.co_firstlineno)
+    tree = tree_of(code.co_filename)
+    found = [each for each in ast.walk(tree) if isinstance(each, ast.Lambda)] if tree is not None else []
+    here = [each for each in found if each.lineno == code.co_firstlineno]
+    if len(here) != 1:
+        return None
+    return ast.FunctionDef(name="", args=here[0].args, body=[ast.Return(value=here[0].body)], decorator_list=[])
+
+
+def _codes_in(code: Any) -> Iterator[Any]:
+    """A function's code, and that of functions and comprehensions in it."""
+    yield code
+    for const in code.co_consts:
+        if hasattr(const, "co_code"):
+            yield from _codes_in(const)
+
+
+def _names_in(code: Any) -> set[str]:
+    return {name for each in _codes_in(code) for name in each.co_names}
+
+
+def _writes_given(function: types.FunctionType) -> bool:
+    """Whether it writes to what it is handed, and cannot be shown not to."""
+    tree = _tree_of(function.__code__)
+    return tree is None or bool({*_written_in(tree, set())} & {*parameters_of(tree)})
 
 
 def _stores_global(code: Any) -> bool:
@@ -79,15 +152,12 @@ def _is_new(value: ast.expr) -> bool:
     return isinstance(value, (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp))
 
 
-def _globals_of(function: type, name: str) -> dict[str, Any]:
-    method = getattr(function, name, None)
-    return getattr(getattr(method, "__wrapped__", method), "__globals__", {})
-
-
 def _writes_shared(tree: ast.AST, code: Any, known: dict[str, Any]) -> bool:
     """Whether it writes in place to what others have, too: a global name, one of the function around it, or what is got
     from these (``work = arena.take(n)``)."""
-    names = {*code.co_names, *code.co_freevars} - {*code.co_varnames, *code.co_cellvars}
+    codes = list(_codes_in(code))
+    kept = {name for each in codes for name in (*each.co_varnames, *each.co_cellvars)}
+    names = _names_in(code).union(code.co_freevars) - kept
     modules = {name for name in names if isinstance(known.get(name), types.ModuleType)}
     shared = names - modules
     for name, value in _assigned_in(tree):

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import collections
+import functools
+import itertools
+import logging
+import math
+import random
 import types
 from typing import Any
 
@@ -14,6 +20,45 @@ TOTALS: dict[str, float] = {}
 WORK: Any = None
 empty_like: Any = None
 torch: Any = types.ModuleType("torch")
+RECENT: Any = collections.deque()
+NUMBERS = itertools.count()
+OWN_RANDOM = random.Random(3)
+log = logging.getLogger("effects")
+
+
+class Stats:
+    scale = 2.0
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.power = 3
+
+    def count(self) -> None:
+        self.calls += 1
+
+
+STATS = Stats()
+
+
+def doubled(x: Any) -> Any:
+    return [STATS.scale * each for each in x]
+
+
+def seen(x: Any) -> None:
+    kept(x)
+
+
+def kept(x: Any) -> None:
+    LOG.append(x)
+
+
+def put(rows: Any, x: Any) -> None:
+    rows[0] = x
+
+
+tripled = functools.partial(doubled)
+halved = lambda x: x / 2  # noqa: E731
+noted = lambda x: kept(x)  # noqa: E731
 
 
 class Fills:
@@ -134,13 +179,129 @@ class Reads:
         return out
 
 
+class Computes(Logs):
+    """By helpers, by what modules have, by numbers that an object keeps."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        rows: list[Any] = []
+        put(rows, math.sqrt(STATS.power) * STATS.scale)
+        ctx.place = random.randrange(len(x))
+        return tripled(doubled(halved(x))) + LOG.index(x) + functools.reduce(max, rows)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return Fills.backward(ctx, grad)
+
+
+class CountsInAnObject(Logs):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        STATS.count()
+        return x
+
+
+class CountsInTheBackward(Logs):
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        stats = STATS
+        stats.count()
+        return grad
+
+
+class LogsByLogging(Logs):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        log.info("squared")
+        return x
+
+
+class LogsByTheModule(Logs):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        logging.info("squared")
+        return x
+
+
+class LogsInAHelper(Logs):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        seen(x)
+        return x
+
+
+class LogsInALambda(Logs):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return noted(x)
+
+
+class LogsInAnotherFunction(Logs):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return list(map(kept, x))
+
+
+class HandsOver(Logs):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        put(LOG, x)
+        return x
+
+
+class Keeps(Logs):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        RECENT.appendleft(x)
+        RECENT.rotate()
+        return x
+
+
+class Draws(Logs):
+    @staticmethod
+    def forward(ctx: Any, x: Any, where: Any) -> Any:
+        return torch.rand(3, generator=where)
+
+
+class DrawsItsOwn(Logs):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x * OWN_RANDOM.random()
+
+
+class Numbered(Logs):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.number = next(NUMBERS)
+        return x
+
+
+class Hidden(Logs):
+    """Nobody can read it."""
+
+    forward = staticmethod(eval("lambda ctx, x: x"))
+
+
+class Decorated(Logs):
+    @staticmethod
+    @functools.wraps(Logs.backward)
+    def forward(ctx: Any, x: Any) -> Any:
+        kept(x)
+        return Logs.backward(ctx, x)
+
+
+def test_what_is_only_computed_is_nobodys_business() -> None:
+    assert not has_effects(Computes)
+
+
 def test_what_it_made_itself_is_nobodys_business() -> None:
     assert not has_effects(Fills) and not has_effects(Reads)
 
 
 OTHERS = [
     Logs, LogsByAnotherName, Counts, WritesWhatItIsGiven, Prints, Shares, SharesParts, SharesInCalls, SharesResults,
-    SharesAssigned,
+    SharesAssigned, CountsInAnObject, CountsInTheBackward, LogsByLogging, LogsByTheModule, LogsInAHelper, LogsInALambda,
+    LogsInAnotherFunction, HandsOver, Keeps, Draws, DrawsItsOwn, Numbered, Hidden, Decorated,
 ]  # fmt: skip
 
 
