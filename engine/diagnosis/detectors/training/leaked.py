@@ -85,6 +85,8 @@ class LeakedGradients(LoopDetector):
                     del self._left[optimizer.key]
                 elif left.used:
                     left.joined = line
+            elif any(held.begun for held in optimizer.held):
+                continue  # of the step before: never cleared, which is told as such
             elif len(others) == 1 and self._goes_through(running, optimizer, others[0]):
                 self._left[optimizer.key] = _Left(others[0].key, line, [held.ended for held in optimizer.held])
 
