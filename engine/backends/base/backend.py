@@ -289,6 +289,10 @@ class Backend(abc.ABC):
         """Whether a tensor was made by a node, which it keeps alive."""
         return not value.is_leaf
 
+    def records(self) -> bool:
+        """Whether autograd records what the program computes on this thread (grad mode)."""
+        return True
+
     def made_so_far(self) -> int | None:
         """A mark of this moment for ``older_nodes``, on the thread that makes the graphs. None where there is none."""
         return None

@@ -191,6 +191,9 @@ class PaddleBackend(FrameworkBackend):
     def error_text(self, error: BaseException) -> str:
         return error_text(error, None)
 
+    def records(self) -> bool:
+        return private.has_grad()
+
     def version_of(self, value: Any) -> int | None:
         return getattr(value, "inplace_version", None)
 

@@ -137,6 +137,9 @@ class TorchBackend(FrameworkBackend):
     def node_address(self, value: Any) -> int | None:
         return self._core.address(value) if isinstance(value, torch.autograd.graph.Node) else None
 
+    def records(self) -> bool:
+        return private.grad_mode()
+
     def made_so_far(self) -> int | None:
         return private.next_sequence() if private.next_sequence is not None else None
 
