@@ -44,12 +44,15 @@ for epoch in range(3):
     evaluate()
 """
 # Another function switches them on again.
-ONE_OF_TWO = LEFT.replace("for epoch", """def sample():
+ONE_OF_TWO = LEFT.replace(
+    "for epoch",
+    """def sample():
     framework.set_grad_enabled(False)
     value = net(noise(2, 4)).sum().item()
     framework.set_grad_enabled(True)
     return value
-for epoch""").replace("    evaluate()\n", "    sample()\n    evaluate()\n")
+for epoch""",
+).replace("    evaluate()\n", "    sample()\n    evaluate()\n")
 ENTERED = LEFT.replace("framework.set_grad_enabled(False)", "framework.no_grad().__enter__()")
 BEGUN = """
 net = nn.Linear(4, 1)
