@@ -67,6 +67,7 @@ class Backend(abc.ABC):
     clearing: ClassVar[str] = "zero_grad()"  # how a user of it clears gradients
     rate_of: ClassVar[str] = '{}.param_groups[0]["lr"]'  # an expression for the learning rate of an optimizer
     dump_dialect: ClassVar[DumpDialect] = DumpDialect()
+    records: ClassVar[Callable[[], bool]] = staticmethod(lambda: True)  # whether autograd does, on this thread, now
     capabilities: Capabilities = Capabilities()
     late = False
     under_way = False  # a backward ran as a late one was made: its own nodes cannot be hooked from outside
@@ -288,10 +289,6 @@ class Backend(abc.ABC):
     def has_graph(self, value: Any) -> bool:
         """Whether a tensor was made by a node, which it keeps alive."""
         return not value.is_leaf
-
-    def records(self) -> bool:
-        """Whether autograd records what the program computes on this thread (grad mode)."""
-        return True
 
     def made_so_far(self) -> int | None:
         """A mark of this moment for ``older_nodes``, on the thread that makes the graphs. None where there is none."""

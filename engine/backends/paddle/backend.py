@@ -66,6 +66,7 @@ class PaddleBackend(FrameworkBackend):
     """PaddlePaddle's dynamic graph."""
 
     name: ClassVar[str] = "paddle"
+    records = staticmethod(private.has_grad)
     clearing: ClassVar[str] = "clear_grad()"
     rate_of: ClassVar[str] = "{}.get_lr()"
     uses = private.USES
@@ -190,9 +191,6 @@ class PaddleBackend(FrameworkBackend):
 
     def error_text(self, error: BaseException) -> str:
         return error_text(error, None)
-
-    def records(self) -> bool:
-        return private.has_grad()
 
     def version_of(self, value: Any) -> int | None:
         return getattr(value, "inplace_version", None)

@@ -69,6 +69,7 @@ class TorchBackend(FrameworkBackend):
     """PyTorch's autograd engine."""
 
     name: ClassVar[str] = "torch"
+    records = staticmethod(private.grad_mode)
     uses = private.USES
     limits = _LIMITS
     _framework: ClassVar[Any] = torch
@@ -136,9 +137,6 @@ class TorchBackend(FrameworkBackend):
 
     def node_address(self, value: Any) -> int | None:
         return self._core.address(value) if isinstance(value, torch.autograd.graph.Node) else None
-
-    def records(self) -> bool:
-        return private.grad_mode()
 
     def made_so_far(self) -> int | None:
         return private.next_sequence() if private.next_sequence is not None else None
