@@ -67,7 +67,7 @@ class Backend(abc.ABC):
     clearing: ClassVar[str] = "zero_grad()"  # how a user of it clears gradients
     rate_of: ClassVar[str] = '{}.param_groups[0]["lr"]'  # an expression for the learning rate of an optimizer
     dump_dialect: ClassVar[DumpDialect] = DumpDialect()
-    records: ClassVar[Callable[[], bool]] = staticmethod(lambda: True)  # whether autograd does, on this thread, now
+    records: Callable[[], bool] = staticmethod(lambda: True)  # whether autograd does, on this thread, now
     capabilities: Capabilities = Capabilities()
     late = False
     under_way = False  # a backward ran as a late one was made: its own nodes cannot be hooked from outside
