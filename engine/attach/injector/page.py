@@ -103,9 +103,6 @@ class Page:
         """The thread of its own, 0 until it has begun."""
         return self._get(8)
 
-    def forget_thread(self) -> None:
-        self._put(8, 0)
-
     @property
     def result(self) -> int:
         """Of the last function that was called."""

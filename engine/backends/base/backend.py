@@ -74,6 +74,7 @@ class Backend(abc.ABC):
     clearing: ClassVar[str] = "zero_grad()"  # how a user of it clears gradients
     rate_of: ClassVar[str] = '{}.param_groups[0]["lr"]'  # an expression for the learning rate of an optimizer
     dump_dialect: ClassVar[DumpDialect] = DumpDialect()
+    records: Callable[[], bool] = staticmethod(lambda: True)  # whether autograd does, on this thread, now
     capabilities: Capabilities = Capabilities()
     late = False
     #: Around work of adbg's own on a thread of the program: what the program put in the framework's way (classes of

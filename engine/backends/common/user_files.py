@@ -69,13 +69,3 @@ class FrameFilter:
                 return frame
             frame = frame.f_back
         return None
-
-    def live_lines(self, frame: types.FrameType | None, most: int = 16) -> tuple[SourceLine, ...]:
-        """The user lines of a running Python stack, innermost first, ``most`` of them."""
-        lines: list[SourceLine] = []
-        while frame is not None and len(lines) < most:
-            file = self.user_file(frame.f_code.co_filename)
-            if file is not None:
-                lines.append(SourceLine(file, frame.f_lineno, frame.f_code.co_name))
-            frame = frame.f_back
-        return tuple(lines)

@@ -66,6 +66,7 @@ class PaddleBackend(FrameworkBackend):
     """PaddlePaddle's dynamic graph."""
 
     name: ClassVar[str] = "paddle"
+    records = staticmethod(private.has_grad)
     clearing: ClassVar[str] = "clear_grad()"
     rate_of: ClassVar[str] = "{}.get_lr()"
     uses = private.USES

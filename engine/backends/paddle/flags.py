@@ -88,10 +88,6 @@ class SharedFlags:
             now = paddle.get_flags([flag])[flag]
             return self._before[flag] if flag in self._left and now == self._left[flag] else now
 
-    def drop_all(self) -> None:
-        for feature in list(self._wants):
-            self.drop(feature)
-
     def _put(self, back: Flags) -> None:
         for _ in range(2):  # again for those that another one sets on its way
             now = read_flags()

@@ -70,6 +70,7 @@ class TorchBackend(FrameworkBackend):
     """PyTorch's autograd engine."""
 
     name: ClassVar[str] = "torch"
+    records = staticmethod(private.grad_mode)
     uses = private.USES
     limits = _LIMITS
     _framework: ClassVar[Any] = torch

@@ -194,11 +194,6 @@ def core_problem() -> str:
     return _core[0][1] if _core else "adbg tries it out when the next backward begins"
 
 
-def failed_check() -> bool:
-    """It is there, and not used."""
-    return load.core()[0] is not None and bool(_core) and _core[0][0] is None
-
-
 def _made() -> tuple[NativeCore | None, str]:
     module, why = load.core()
     if module is None:

@@ -8,10 +8,11 @@ import re
 from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, detector
-from adbg.engine.diagnosis.source import expression_at, operands_of, tree_of
+from adbg.engine.diagnosis.detectors.functions.inference import is_inference, is_refused, mode_of
+from adbg.engine.diagnosis.detectors.functions.layers import made_in, path_to, self_of
+from adbg.engine.diagnosis.source import expression_at, operands_of
 from adbg.engine.diagnosis.values import (
     Step,
-    attribute,
     is_of_values,
     is_users,
     line_in,
@@ -54,7 +55,8 @@ _NO_GRAPH = "does not require grad and does not have a grad_fn"
 @detector("operator-error")
 class OperatorError(Detector):
     """An operator of the forward raised an exception that ended the program: which one, what it expected, what it was
-    given, and which line made the operand that does not fit.
+    given, and which line made the operand that does not fit: also a state for a full batch at a smaller one, and what
+    was made under inference_mode.
 
     Evidence: shape, dtype and device of every operand, and the line that made it.
     Mistaken for: an exception of the user's own (``raise``) is none of an operator and is not told.
@@ -217,6 +219,8 @@ class OperatorError(Detector):
                         f"{name} is {shape}, no single number" if _NOT_SCALAR in text else f"{name} has no graph",
                     )
             return None
+        if is_refused(text):
+            return self._inference(error, steps, place, _distinct([*operands, *seen]))
         if "device" in text.lower():
             wide = [pair for step in steps[place + 1 :] for pair in self._operands(step)]
             operands = _distinct([*wide, *operands, *seen])
@@ -243,6 +247,9 @@ class OperatorError(Detector):
         )
         if batched is not None:
             return batched
+        other = self._other_batch(steps, place, error, text, inputs)
+        if other is not None:
+            return other
         layer = self._layer(steps, place)
         if layer is not None:
             line, name = layer
@@ -255,6 +262,14 @@ class OperatorError(Detector):
         if line is not None and not line.file.startswith("<"):
             return line
         return made_at(steps, place, name, error) if " " not in name else None
+
+    def _inference(
+        self, error: Exception, steps: list[Step], place: int, operands: list[tuple[str, Any]]
+    ) -> tuple[SourceLine, str] | None:  # fmt: skip
+        name, value = next((each for each in operands if is_inference(each[1])), operands[0])
+        line = mode_of(self._made(steps, place, name, value, error), steps[place][0].f_code.co_filename)
+        why = f"{name} was made under inference_mode, and autograd takes no such tensor (a clone() of it, or no_grad)"
+        return (line, why) if line is not None else None
 
     def _folded(self, value: Any) -> SourceLine | None:
         """The line in the history of a tensor that folds its batch into another dimension: ``view(-1, 72)``."""
@@ -294,6 +309,30 @@ class OperatorError(Detector):
                 return line, f"{name} becomes {self._meta(value)} at line {line.line}, of a batch of {rows.pop()}"
         return None
 
+    def _other_batch(
+        self, steps: list[Step], place: int, error: Exception, text: str, operands: list[tuple[str, Any]]
+    ) -> tuple[SourceLine, str] | None:
+        """The line that made an operand for another batch than the one that the user's function was given with it: a
+        state for ``BATCH_SIZE`` rows at the last batch. It was right before, and so is the layer."""
+        frame, backend = steps[place][0], self.facts.backend
+        given = frame.f_code.co_varnames[: frame.f_code.co_argcount]
+        if not self.facts.iteration or not given or frame.f_code.co_name == "<module>":
+            return None
+        said = {int(each) for each in re.findall(r"\b\d+\b", text)}
+        data = [value for name, value in tensor_locals(backend, frame) if name in given]
+        batch = self._shape(data[0]) if data else ()
+        for name, value in operands:
+            sizes = set(self._shape(value))
+            rows = said & set(batch[:1]) - sizes if data and value is not data[0] else set()
+            line = self._made(steps, place, name, value, error) if len(rows) == 1 else None
+            if line is not None and said & sizes - set(batch):
+                why = f"{name}, made at line {line.line}, is {self._meta(value)}"
+                return line, f"{why}, and the batch has {rows.pop()} rows"
+        return None
+
+    def _shape(self, value: Any) -> tuple[int, ...]:
+        return tuple(self.facts.backend.meta(value).shape or ())
+
     def _other_kind(
         self, text: str, operands: list[tuple[str, Any]], inputs: list[tuple[str, Any]]
     ) -> tuple[str, Any, str] | None:
@@ -319,21 +358,21 @@ class OperatorError(Detector):
     def _layer(self, steps: list[Step], place: int) -> tuple[SourceLine, str] | None:
         """The line that made the module of the framework's whose forward failed, in the class that holds it."""
         failed = next(
-            (holder for holder in (_self(frame) for frame, _ in reversed(steps[place + 1 :])) if holder is not None),
+            (holder for holder in (self_of(frame) for frame, _ in reversed(steps[place + 1 :])) if holder is not None),
             None,
         )
         if failed is None or not hasattr(failed, "training"):
             return None
         for frame, _ in reversed(steps[: place + 1]):
-            owner = _self(frame)
-            path = _path(owner, failed) if owner is not None and is_users(frame) else None
+            owner = self_of(frame)
+            path = path_to(owner, failed) if owner is not None and is_users(frame) else None
             if owner is not None and path is not None:
                 file = frame.f_code.co_filename
-                found = _made_in(file, path)
+                found = made_in(file, path)
                 if found:
                     return SourceLine(file, found, "__init__"), f"self.{'.'.join(path)} ({type(failed).__name__})"
             for name, value in ((n, value_of(frame, ast.Name(n))) for n in frame.f_code.co_names):
-                if value is failed and is_users(frame) and (found := _made_in(frame.f_code.co_filename, [name], False)):
+                if value is failed and is_users(frame) and (found := made_in(frame.f_code.co_filename, [name], False)):
                     return SourceLine(frame.f_code.co_filename, found, "<module>"), name
         return None
 
@@ -359,43 +398,3 @@ def _distinct(pairs: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     for name, value in pairs:
         seen[id(value)] = (name, value)  # the name in the user's frame is the later one
     return list(seen.values())
-
-
-def _self(frame: Any) -> Any:
-    names = frame.f_code.co_varnames[:1]
-    return value_of(frame, ast.Name("self")) if names == ("self",) else None
-
-
-def _path(owner: Any, wanted: Any, depth: int = 3) -> list[str] | None:
-    """By which attributes ``owner`` leads to a module."""
-    for kept in ("_modules", "_sub_layers"):
-        parts = attribute(owner, kept)
-        if not isinstance(parts, dict):
-            continue
-        for name, part in parts.items():
-            if part is wanted:
-                return [name]
-            below = _path(part, wanted, depth - 1) if depth else None
-            if below is not None:
-                return [name, *below]
-    return None
-
-
-def _made_in(file: str, path: list[str], is_attribute: bool = True) -> int:
-    """The line of ``self.NAME = …``; of a part of a Sequential there, the line of that part."""
-    tree = tree_of(file)
-    wanted = f"self.{path[0]}" if is_attribute else path[0]
-    for node in ast.walk(tree) if tree is not None else ():
-        if not isinstance(node, ast.Assign) or wanted not in [ast.unparse(each) for each in node.targets]:
-            continue
-        value, line = node.value, node.lineno
-        for step in path[1:]:
-            parts = value.args if isinstance(value, ast.Call) else []
-            if len(parts) == 1 and isinstance(parts[0], (ast.List, ast.Tuple)):
-                parts = parts[0].elts
-            if not step.isdigit() or int(step) >= len(parts) or any(isinstance(p, ast.Starred) for p in parts):
-                break
-            value = parts[int(step)]
-            line = value.lineno
-        return line
-    return 0

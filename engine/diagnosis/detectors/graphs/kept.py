@@ -31,7 +31,7 @@ class GraphKept(Detector):
     Mistaken for: a window of fixed size or a list that is emptied, which do not keep their pace; until 24 iterations
     are over it is a warning. It stays one where a list of 16 or more is emptied whose graphs a backward had gone
     through already: nothing more could be had of them. What a later backward goes through is taken back.
-    Cost: 1-100 ms at iterations 2, 4, 6, and then at each doubling.
+    Cost: 1-100 ms at iterations 2, 4, 6, and then at each half as many again.
     """
 
     def __init__(self, facts: Any) -> None:
@@ -60,7 +60,7 @@ class GraphKept(Detector):
         if self._mark is None:
             self._mark = self.facts.backend.made_so_far()
         if iteration >= self._next:
-            self._next = next((each for each in _FIRST if each > iteration), iteration * 2)
+            self._next = next((each for each in _FIRST if each > iteration), iteration * 3 // 2)
             self._look(iteration)
             self._ran.clear()
 
@@ -151,9 +151,9 @@ class GraphKept(Detector):
         held = ", ".join(f"{size.older if nodes else size.graphs} (iteration {when})" for when, size in counts)
         sure = iteration - since >= _SURE
         what = "the graphs of all earlier iterations" if nodes else f"{counts[-1][1].graphs} tensors with their graphs"
-        message = (
-            f"{owner.path} keeps {what}, one more each iteration: memory grows; keep loss.item() or a detached tensor"
-        )
+        gained, over = counts[-1][1].graphs - counts[0][1].graphs, counts[-1][0] - counts[0][0]
+        pace = "one more each iteration" if nodes or gained >= over // 2 else f"{gained} more in {over} iterations"
+        message = f"{owner.path} keeps {what}, {pace}: memory grows; keep loss.item() or a detached tensor"
         evidence = [
             f"{'nodes of earlier iterations' if nodes else 'tensors with a graph'} that {owner.path} holds: {held}",
             f"bytes of the tensors themselves: {counts[0][1].bytes} then, {counts[-1][1].bytes} now",

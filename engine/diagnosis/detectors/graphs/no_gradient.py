@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
-import re
 import weakref
 from collections import defaultdict
 from collections.abc import Iterator
@@ -14,14 +12,14 @@ from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, Optimiz
 from adbg.engine.diagnosis.detectors.graphs.by_hand import BY_HAND, IDLE, ByHand
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place
 from adbg.engine.diagnosis.detectors.graphs.flow import UNRECORDED, Cut, Flow, Known
-from adbg.engine.diagnosis.detectors.graphs.switches import checkpointed, switch
+from adbg.engine.diagnosis.detectors.graphs.switched import is_off, tell_off
+from adbg.engine.diagnosis.detectors.graphs.switches import cause_of, checkpointed
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.frames import locals_of
 from adbg.engine.protocol.messages import Finding, FoundAt
 from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
 
-_STOPPED = re.compile(r"stop_gradient\s*=\s*True|requires_grad\s*=\s*False|detach_\(")
 _EARLY = 8  # it is told at that iteration, and at the end
 _ROUNDED = 2  # looks at a gradient that is exactly zero
 _SEARCHED = 3  # looks for optimizers in any case; then only when one was made or changed (55-100 ms each)
@@ -46,6 +44,7 @@ class NoGradient(Detector):
     that left the graph (item, tolist, numpy), a new tensor made of values, an integer result, or no use at all.
     "rounded-gradient": the way to the loss goes through round, floor or sign, whose derivative is 0.
     "non-leaf-gradient": an optimizer holds, or the script reads .grad of, what an operator made of a parameter.
+    Gradients that were switched off and never on again are told by the line of the switch.
     Evidence: the parameters, the call behind which their values go on and their gradients do not.
     Mistaken for: a part that is trained later than the program ran (a note where its optimizer never stepped), target
     networks and codebooks that are updated by hand (a note where their values change without a step).
@@ -68,6 +67,7 @@ class NoGradient(Detector):
         self._roots: list[Known | None] = []
         self._told: dict[tuple[Any, ...], tuple[int, int]] = {}  # what was told: (id, bits)
         self._failed = False
+        self._off = False  # a backward was called while autograd records nothing
         self._held: dict[int, Held] = {}
         self._searched: list[tuple[str, weakref.ref[Any]]] | None = None  # what optimizers hold; None: look again
         self._optimizers: dict[int, int] = {}  # id -> of the ids of what it holds
@@ -114,6 +114,9 @@ class NoGradient(Detector):
     # ---- what a backward reaches
 
     def backward_begin(self, running: Running) -> None:
+        if not self._off and len(running.chain) == 1 and is_off(self.facts.backend, running):
+            self._off = True
+            tell_off(self.facts, running)
         if not self.facts.sampled:
             return
         flow = self._flow
@@ -189,11 +192,13 @@ class NoGradient(Detector):
     def _no_graph(self, running: Running, error: BaseException) -> None:
         """Backward of something that has no graph at all."""
         self._failed = True
+        if self._off:
+            return
         flow = self._flow
         roots = running.call.root_values() or ()
         known = next((known for root in roots if (known := flow.of(root)) is not None), None)
         cuts = [flow.cuts[at] for at in _bits_of(known.cuts)] if known is not None else []
-        if not cuts:
+        if not cuts and self.facts.sampled:  # else nobody looked at what it was made of
             cuts = flow.escapes[-1:]
         location = running.call.location
         if not cuts:
@@ -204,7 +209,7 @@ class NoGradient(Detector):
         evidence = [f"{cut.name} at {place(line_of(cut.lines))} took what depends on {names}"] if names else []
         evidence.append(f"backward raised: {running.call.error_text(error).splitlines()[0][:160]}")
         evidence += [f"cut again at {place(line_of(more.lines))}: {more.name}" for more in cuts[1:3]]
-        cause = self._cause(cut)
+        cause = cause_of(cut)
         self.facts.tell(
             Finding(0, "no-gradient", "error", 0.95, message, None, running.call.number, None, line_of(cut.lines),
                     self.facts.cause(cause), evidence, _next(cause))
@@ -228,6 +233,8 @@ class NoGradient(Detector):
             self._judge()
 
     def _judge(self, early: bool = False) -> None:
+        if self._off:  # that is why
+            return
         groups: dict[tuple[Any, ...], list[Held]] = defaultdict(list)
         kept: dict[tuple[Any, ...], Cut | None] = {}
         for held in self._held.values():
@@ -287,7 +294,7 @@ class NoGradient(Detector):
         facts = self.facts
         names = facts.some([held.name for held in members])
         verb = "gets no gradient" if len(members) == 1 else "get no gradient"
-        cause = self._cause(cut)
+        cause = cause_of(cut)
         evidence = [
             f".grad of {names} is None after {facts.iteration} backwards",
             f"{cut.name} at {place(line_of(cut.lines))}: values of {names} go in, no gradient comes back",
@@ -392,7 +399,7 @@ class NoGradient(Detector):
     # ---- words and lines
 
     def _words(self, cut: Cut) -> str:
-        at = place(self._cause(cut))
+        at = place(cause_of(cut))
         if cut.why == UNRECORDED:
             if checkpointed(cut) is not None:
                 return (
@@ -403,18 +410,6 @@ class NoGradient(Detector):
         if cut.hidden is not None:
             return f"what {place(cut.hidden)} made was told to carry no gradient ({at})"
         return f"at {at} {cut.name}: {cut.why}"
-
-    def _cause(self, cut: Cut) -> SourceLine | None:
-        """The line to change: where gradients were switched off, where that can be seen in the source."""
-        line = line_of(cut.lines)
-        if cut.why == UNRECORDED:
-            off = next((found for each in cut.lines if (found := switch(each)) is not None), None)
-            return off or checkpointed(cut) or line
-        if cut.hidden is not None and line is not None:
-            for at in range(line.line, 0, -1) if cut.hidden.file == line.file else ():
-                if _STOPPED.search(linecache.getline(line.file, at).partition("#")[0]):
-                    return SourceLine(line.file, at, line.function)
-        return line
 
 
 def _bits_of(bits: int) -> Iterator[int]:

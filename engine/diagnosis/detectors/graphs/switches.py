@@ -5,11 +5,26 @@ from __future__ import annotations
 import linecache
 import re
 
-from adbg.engine.diagnosis.detectors.graphs.flow import Cut
+from adbg.engine.diagnosis.detectors.graphs.calls import line_of
+from adbg.engine.diagnosis.detectors.graphs.flow import UNRECORDED, Cut
 from adbg.engine.types import SourceLine
 
 _OFF = re.compile(r"no_grad|inference_mode|set_grad_enabled\(\s*False|enable_grad\(\s*False")
 _AGAIN = re.compile(r"\b(?:recompute|checkpoint|checkpoint_sequential)\(")
+_STOPPED = re.compile(r"stop_gradient\s*=\s*True|requires_grad\s*=\s*False|detach_\(")
+
+
+def cause_of(cut: Cut) -> SourceLine | None:
+    """The line to change: where gradients were switched off, where that can be seen in the source."""
+    line = line_of(cut.lines)
+    if cut.why == UNRECORDED:
+        off = next((found for each in cut.lines if (found := switch(each)) is not None), None)
+        return off or checkpointed(cut) or line
+    if cut.hidden is not None and line is not None:
+        for at in range(line.line, 0, -1) if cut.hidden.file == line.file else ():
+            if _STOPPED.search(linecache.getline(line.file, at).partition("#")[0]):
+                return SourceLine(line.file, at, line.function)
+    return line
 
 
 def checkpointed(cut: Cut) -> SourceLine | None:

@@ -9,7 +9,7 @@ import sys
 import types
 from collections.abc import Iterator, Sequence
 
-from adbg.engine.diagnosis.source import inside, scope_at
+from adbg.engine.diagnosis.source import assigned_on, inside, scope_at
 from adbg.engine.python.user_code import USER, framework_roots, owner_of
 from adbg.engine.types import SourceLine
 
@@ -17,6 +17,7 @@ _MOST = 16  # functions of the program that are looked at, from the innermost ou
 _STEPS = frozenset({"step", "minimize"})
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 Place = tuple[types.CodeType, int]
+_Loop = ast.For | ast.AsyncFor | ast.While | ast.expr
 
 
 def calls_now() -> tuple[Place, ...]:
@@ -58,6 +59,74 @@ def is_behind(made: Sequence[SourceLine], call: Sequence[Place]) -> bool:
     return False
 
 
+def is_before_loop(made: Sequence[SourceLine], call: Sequence[Place]) -> bool:
+    """Whether what made a node stands outside of the loop in which an optimizer steps, as the source has it, while a
+    backward call is in it: a table that is computed once for all iterations. ``made``: its lines of the program,
+    outermost first."""
+    places = [_line(each) for each in call[::-1]]
+    scopes = [scope_at(each.file, each.line) for each in places]
+    for level, (mine, theirs) in enumerate(zip([each for each in made if not _is_inline(each.function)], places)):
+        if scopes[level] is None or mine.file != theirs.file or scope_at(mine.file, mine.line) is not scopes[level]:
+            return False
+        if mine.line == theirs.line:
+            continue
+        loop = _stepping(scopes[level:], theirs.line)
+        if loop is not None and not _first(loop) <= mine.line <= (loop.end_lineno or 0):
+            return True
+        deeper = range(level + 1, len(places))
+        return any(_stepping(scopes[each:], places[each].line) is not None for each in deeper)
+    return False
+
+
+def is_carried(name: str, made: SourceLine, used: SourceLine) -> bool:
+    """Whether a line gives ``name`` a value which the next round of its loop begins with, and another line of it goes
+    on from that value: ``h = cell(x, h)`` twice."""
+    scope = scope_at(made.file, made.line)
+    if scope is None or scope_at(used.file, used.line) is not scope:
+        return False
+    if name not in assigned_on(made.file, made.line) or name not in assigned_on(used.file, used.line):
+        return False
+    loops = [each for each in _loops(scope) if _first(each) <= made.line <= (each.end_lineno or 0)]
+    if not loops:
+        return False
+    last = loops[-1].end_lineno or 0
+    named = [
+        each for each in inside(scope)
+        if isinstance(each, (ast.Name, ast.Attribute)) and _first(loops[-1]) <= each.lineno <= last
+        and ast.unparse(each) == name
+    ]  # fmt: skip
+    stores = [each.lineno for each in named if isinstance(each.ctx, ast.Store)]
+    loads = [each.lineno for each in named if isinstance(each.ctx, ast.Load)]
+    return bool(stores and loads) and min(loads) <= min(stores)
+
+
+def parting(made: Sequence[SourceLine], used: Sequence[SourceLine]) -> int | None:
+    """At which of their lines, outermost first, two nodes of one function part: 0 where that is the first one."""
+    for level, (mine, theirs) in enumerate(zip(made, used)):
+        if (mine.file, mine.function) != (theirs.file, theirs.function):
+            return None
+        if mine.line != theirs.line:
+            return level
+    return None
+
+
+def line_in_scope_of(line: SourceLine, call: Sequence[Place]) -> SourceLine | None:
+    """The line that a backward call was at in the function that ``line`` is in."""
+    scope = scope_at(line.file, line.line)
+    places = (_line(each) for each in call)
+    return next((each for each in places if scope_at(each.file, each.line) is scope), None)
+
+
+def _stepping(scopes: Sequence[ast.AST | None], line: int) -> _Loop | None:
+    """The innermost loop around a line of the first of these functions in which an optimizer steps: in itself, or in
+    one of the functions behind, which are called in it."""
+    if scopes[0] is None:
+        return None
+    within = any(_steps(each) for each in scopes[1:] if each is not None)
+    loops = [each for each in _loops(scopes[0]) if _first(each) <= line <= (each.end_lineno or 0)]
+    return next((each for each in reversed(loops) if within or _steps(each)), None)
+
+
 def _around(now: Sequence[Place], made: Sequence[SourceLine]) -> bool:
     """Whether the innermost loop around the call runs several losses of one iteration: no step is in it, and what they
     share was made outside of it, in the same run of the function, or in what the loop goes through."""
@@ -88,7 +157,7 @@ def _around(now: Sequence[Place], made: Sequence[SourceLine]) -> bool:
     return False
 
 
-def _loops(scope: ast.AST) -> Iterator[ast.For | ast.AsyncFor | ast.While | ast.expr]:
+def _loops(scope: ast.AST) -> Iterator[_Loop]:
     found = [node for node in inside(scope) if isinstance(node, (ast.For, ast.AsyncFor, ast.While, *_COMPREHENSIONS))]
     yield from sorted(found, key=lambda node: (_first(node), -(node.end_lineno or 0)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -42,13 +43,16 @@ class Clipping(LoopDetector):
         self._line: SourceLine | None = None
         self._step: SourceLine | None = None
         self._before = False  # the clip came before anything was stepped since it ran
-        self._acts: list[bool] = []
-        self._norms: list[float] = []
+        self._calls = 0  # that clipped fresh gradients
+        self._acts = 0  # of these, those whose norm was above the limit
+        self._norms: collections.deque[float] = collections.deque(maxlen=5)
+        self._largest = 0.0
         self._empty = 0
         self._fresh = False
         self._clipped: dict[int, float] = {}  # id of a tensor -> norm of its gradient as clipping left it
         self._factors: list[float] = []  # by which gradients were divided between clipping and step
-        self._limits: list[float] = []
+        self._limit = math.inf  # the last one
+        self._lowest = math.inf
 
     def begins(self, running: Running) -> None:
         self._fresh = True  # no optimizer stepped since
@@ -72,9 +76,7 @@ class Clipping(LoopDetector):
             if self._line is None or not fresh:
                 self._line = event.line
             if event.norm is not None and fresh:
-                self._acts.append(event.norm > event.limit)
-                self._norms.append(event.norm)
-                self._limits.append(event.limit)
+                self._count(event.norm, event.limit)
                 self._empty += event.norm == 0 and self._gave()
 
     def _of_optimizer(self, event: OptimizerEvent, optimizer: Optimizer | None) -> None:
@@ -82,9 +84,15 @@ class Clipping(LoopDetector):
         self._useful = True
         self._line = (optimizer.made if optimizer is not None else None) or event.line
         if event.norm is not None and event.limit is not None and math.isfinite(event.limit):
-            self._acts.append(event.norm > event.limit)
-            self._norms.append(event.norm)
-            self._limits.append(event.limit)
+            self._count(event.norm, event.limit)
+
+    def _count(self, norm: float, limit: float) -> None:
+        self._calls += 1
+        self._acts += norm > limit
+        self._norms.append(norm)
+        self._largest = max(self._largest, norm)
+        self._limit = limit
+        self._lowest = min(self._lowest, limit)
 
     def _waits(self, event: OptimizerEvent) -> bool:
         """Whether one of its tensors has a gradient that its own optimizer is still to use, whatever other optimizers
@@ -127,26 +135,26 @@ class Clipping(LoopDetector):
             self._tell("error", 0.92, text, evidence)
         elif len(self._factors) >= 2 and min(self._factors) >= 2:
             self._tell_scaled()
-        elif self._empty >= 2 and self._empty == len(self._norms):
+        elif self._empty >= 2 and self._empty == self._calls:
             text = "clipping is given no gradients (an iterator that was used up before?): it does nothing"
             self._tell("error", 0.9, text, [f"norm 0 at all {self._empty} calls, while gradients are not zero"])
-        elif len(self._acts) >= 10 and all(self._acts):
-            shown = ", ".join(f"{norm:.3g}" for norm in self._norms[-5:])
-            text = f"clipping acts at every one of {len(self._acts)} steps: it sets the size of the steps, not a limit"
+        elif self._calls >= 10 and self._acts == self._calls:
+            shown = ", ".join(f"{norm:.3g}" for norm in self._norms)
+            text = f"clipping acts at every one of {self._calls} steps: it sets the size of the steps, not a limit"
             self._tell("note", 0.3, text, [f"norms before it: {shown}"])
-        elif len(self._acts) >= 10 and max(self._norms) * _NEAR < min(self._limits):
+        elif self._calls >= 10 and self._largest * _NEAR < self._lowest:
             text = f"clipping never acts: no gradient comes within a {_NEAR}th of its limit"
-            evidence = [f"largest norm of {len(self._norms)}: {max(self._norms):.3g}, limit {min(self._limits):.3g}"]
+            evidence = [f"largest norm of {self._calls}: {self._largest:.3g}, limit {self._lowest:.3g}"]
             self._tell("note", 0.2, text, evidence)
 
     def _tell_scaled(self) -> None:
         by = self._factors[-1]
         shown = ", ".join(f"{factor:.6g}" for factor in self._factors[-4:])
         evidence = [f"between clipping and step each gradient was divided by the same number: {shown}"]
-        if self._limits:
+        if self._norms:
             last = self._norms[-1]
             evidence.append(f"norm before clipping {last:.4g}, of the true gradient {last / by:.4g}: the limit of "
-                            f"{self._limits[-1]:.4g} is one of {self._limits[-1] / by:.3g}")  # fmt: skip
+                            f"{self._limit:.4g} is one of {self._limit / by:.3g}")  # fmt: skip
         self._tell(
             "error", 0.9,
             f"gradients are clipped while they are still multiplied by the loss scale ({by:.6g}): unscale_() of the "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -287,7 +288,7 @@ class Undivided(LoopDetector):
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
-        self._counts: list[int] = []
+        self._counts: collections.deque[int] = collections.deque(maxlen=3)  # backwards between the last steps
         self._lines: list[SourceLine | None] = []
         self._means = 0
         self._told = False
@@ -305,7 +306,7 @@ class Undivided(LoopDetector):
         lines, means, self._lines, self._means = self._lines, self._means, [], 0
         same = len(set(lines)) == 1 and means == len(lines) and len(self.ledger.optimizers) == 1
         self._counts.append(len(lines) if same else 0)
-        last = self._counts[-3:]
+        last = list(self._counts)
         if len(last) == 3 and last[0] >= 2 and len(set(last)) == 1:
             self._told = True
             self.facts.tell(

@@ -1,0 +1,51 @@
+"""Two losses of one iteration that share a graph: which optimizers train what is on either side of what they share."""
+
+from __future__ import annotations
+
+from adbg.engine.backends.base import BackwardCall
+from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.diagnosis.ledger import Ledger
+
+TOGETHER, APART, CLEARED = "together", "apart", "cleared"
+
+
+def parted_at(facts: Facts, call: BackwardCall, shared: int) -> str:
+    """Of a generator and its critic, "apart": node ``shared`` was made of what one optimizer holds, and what other ones
+    hold comes behind it. "cleared": the former's gradients were cleared since the backward before, so that those of the
+    first loss are of no use. "together" where the same optimizer trains both sides, or none is known."""
+    below = _below(call, shared)
+    behind, before = _owners(facts, call, below), _owners(facts, call, set(call.order()) - below)
+    if not behind or not before or behind & before:
+        return TOGETHER
+    return CLEARED if _cleared(facts) & behind else APART
+
+
+def _below(call: BackwardCall, key: int) -> set[int]:
+    found, todo = {key}, [key]
+    while todo:
+        for edge in call.edges(todo.pop()):
+            if edge.to is not None and edge.to not in found:
+                found.add(edge.to)
+                todo.append(edge.to)
+    return found
+
+
+def _owners(facts: Facts, call: BackwardCall, keys: set[int]) -> set[int]:
+    """The optimizers that hold a leaf of these nodes."""
+    saved = [each.value for key in keys if call.is_accumulate(key) for each in call.saved(key)]
+    leaves = {id(value) for value in saved if value is not None}
+    optimizers = Ledger.of(facts).optimizers
+    return {key for key, each in optimizers.items() if any(id(held.ref()) in leaves for held in each.held)}
+
+
+def _cleared(facts: Facts) -> set[int]:
+    """The optimizers that cleared their gradients between the last two backwards."""
+    found: set[int] = set()
+    begun = 0
+    for moment in reversed(Ledger.of(facts).moments):
+        begun += moment.what == "backward"
+        if begun > 1:
+            break
+        if begun == 1 and moment.what == "zeroed":
+            found.add(moment.optimizer)
+    return found

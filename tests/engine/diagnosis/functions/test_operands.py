@@ -1,0 +1,113 @@
+"""Operators that fail for what an operand is: the line that made it is named, and not the layer, which fits."""
+
+from __future__ import annotations
+
+import pytest
+from support.diagnosing_many import Run, diagnose_each
+from support.frameworks import FRAMEWORKS, case
+
+HEAD = {
+    "torch": """
+import torch as framework
+from torch import nn
+framework.manual_seed(0)
+Module = nn.Module
+def noise(*shape):
+    return framework.randn(*shape)
+def gru(inner, outer):
+    return nn.GRU(inner, outer, batch_first=True)
+""",
+    "paddle": """
+import paddle as framework
+from paddle import nn
+framework.seed(0)
+Module = nn.Layer
+def noise(*shape):
+    return framework.randn(shape)
+def gru(inner, outer):
+    return nn.GRU(inner, outer)
+""",
+}
+
+# The last batch is smaller, and the state is not.
+BATCH = """
+class Net(Module):
+    def __init__(self):
+        super().__init__()
+        self.gru = gru(3, 5)
+        self.head = nn.Linear(5, 1)
+    def forward(self, x, h):
+        y, h = self.gru(x, h)
+        return self.head(y[:, -1]), h
+    def state(self, rows):
+        return framework.zeros([1, rows, 5])
+def train(net, batches):
+    for x in batches:
+        h = net.state(8)  # CAUSE
+        y, h = net(x, h)
+        y.square().mean().backward()
+train(Net(), [noise(8, 6, 3), noise(8, 6, 3), noise(4, 6, 3)])
+"""
+# The layer is wrong, though others ran before it.
+LATER = """
+class Net(Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(3, 5)
+        self.head = nn.Linear(5, 1)
+        self.other = nn.Linear(4, 1)  # CAUSE
+    def forward(self, x, h, other):
+        y = self.body(x) + h
+        return self.other(y) if other else self.head(y)
+def train(net, batches):
+    for x, other in batches:
+        net(x, noise(8, 5), other).square().mean().backward()
+train(Net(), [(noise(8, 3), False), (noise(8, 3), False), (noise(8, 3), True)])
+"""
+
+INFERENCE = """
+net = nn.Linear(4, 1)
+with framework.inference_mode():  # CAUSE
+    table = noise(10, 4)
+for _ in range(3):
+    net(table).square().mean().backward()
+"""
+EMBEDDED = """
+encoder, head = nn.Linear(4, 8), nn.Linear(8, 1)
+@framework.inference_mode()  # CAUSE
+def embed(x):
+    return encoder(x)
+def train():
+    for _ in range(3):
+        features = embed(noise(8, 4))
+        head(features).square().mean().backward()
+train()
+"""
+
+BOTH = {"batch": BATCH, "later": LATER}
+TORCH = {"inference": INFERENCE, "embedded": EMBEDDED}  # Paddle has no such tensors
+
+
+@pytest.fixture(scope="module")
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    programs = BOTH | (TORCH if request.param == "torch" else {})
+    texts = {name: HEAD[request.param] + text for name, text in programs.items()}
+    return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
+
+
+def of(*names: str) -> pytest.MarkDecorator:
+    cases = [case(name, name, group=f"functions-operands-{name}") for name in names]
+    return pytest.mark.parametrize("runs", cases, indirect=True)
+
+
+@of(*FRAMEWORKS)
+@pytest.mark.parametrize("name", BOTH)
+def test_the_line_is_that_of_what_does_not_fit(runs: dict[str, Run], name: str) -> None:
+    runs[name].check_first("operator-error")
+
+
+@of("torch")
+@pytest.mark.parametrize("name", TORCH)
+def test_tensors_of_inference_mode_are_told_by_it(runs: dict[str, Run], name: str) -> None:
+    message = runs[name].check_first("operator-error")["message"]
+    assert "made under inference_mode" in message and "does not fit" not in message, message

@@ -1,0 +1,74 @@
+"""What is kept once in an epoch: the outputs of a validation that records its graph."""
+
+from __future__ import annotations
+
+import pytest
+from support.diagnosing_many import Run, diagnose_each
+from support.frameworks import FRAMEWORKS, case
+
+HEAD = {
+    "torch": """
+import torch as framework
+from torch import nn
+framework.manual_seed(0)
+noise, joined = framework.randn, framework.cat
+def sgd(module):
+    return framework.optim.SGD(module.parameters(), 0.05)
+""",
+    "paddle": """
+import paddle as framework
+from paddle import nn
+framework.seed(0)
+noise, joined = lambda *shape: framework.randn(shape), framework.concat
+def sgd(module):
+    return framework.optimizer.SGD(0.05, parameters=module.parameters())
+""",
+}
+
+REPORT = """
+class Report:
+    def __init__(self):
+        self.scores, self.epochs = [], {}
+    def batch(self, scores):
+        self.scores.append(scores)
+    def end(self, epoch):
+        self.epochs[epoch] = joined(self.scores)  # CAUSE
+        self.scores = []
+net, report = nn.Linear(4, 1), Report()
+optimizer = sgd(net)
+for epoch in range(4):
+    for _ in range(20):
+        optimizer.CLEAR()
+        net(noise(8, 4)).square().mean().backward()
+        optimizer.step()
+    for _ in range(3):
+        report.batch(net(noise(8, 4)))
+    report.end(epoch)
+"""
+DETACHED = REPORT.replace("joined(self.scores)  # CAUSE", "joined(self.scores).detach()")
+LAST = REPORT.replace("self.epochs[epoch] = joined(self.scores)  # CAUSE", "self.epochs['last'] = joined(self.scores)")
+
+
+@pytest.fixture(scope="module")
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    clear = "zero_grad" if request.param == "torch" else "clear_grad"
+    programs = {"report": REPORT, "detached": DETACHED, "last": LAST}
+    texts = {name: HEAD[request.param] + text.replace("CLEAR()", f"{clear}()") for name, text in programs.items()}
+    return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
+
+
+each = pytest.mark.parametrize(
+    "runs", [case(name, name, group=f"graphs-kept-{name}") for name in FRAMEWORKS], indirect=True
+)
+
+
+@each
+def test_one_graph_more_in_each_epoch(runs: dict[str, Run]) -> None:
+    message = runs["report"].check_first("graph-kept")["message"]
+    assert "each iteration" not in message and "iterations" in message, message
+
+
+@each
+@pytest.mark.parametrize("name", ["detached", "last"])
+def test_no_graph_is_kept(runs: dict[str, Run], name: str) -> None:
+    runs[name].check_healthy()
