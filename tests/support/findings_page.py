@@ -19,8 +19,11 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "findings.md"
 LABELS = ("Evidence", "Mistaken for", "Cost")
 FAMILIES = {
     "training": "The training loop",
-    "graphs": "Graphs: tensors that are overwritten, cut off, kept",
-    "numbers": "Numbers",
+    "schedules": "Learning rates",
+    "graphs": "Graphs: tensors that are overwritten, cut off",
+    "earlier": "Graphs of earlier iterations",
+    "numbers": "Numbers that are not finite, ranges of a type",
+    "sizes": "Gradients that are zero, vanish or explode",
     "functions": "Custom functions, hooks, errors",
     "ranks": "Several ranks",
 }

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from adbg.engine.backends.base import Backend
+from adbg.engine.diagnosis.detectors.earlier.together import calls_now
 from adbg.engine.diagnosis.detectors.graphs.calls import place
 from adbg.engine.diagnosis.detectors.graphs.switches import switch
-from adbg.engine.diagnosis.detectors.graphs.together import calls_now
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.diagnosis.ledger import Ledger
 from adbg.engine.diagnosis.source import inside, scope_at, tree_of

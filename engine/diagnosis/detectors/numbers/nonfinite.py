@@ -12,10 +12,10 @@ from adbg.engine.diagnosis.detector import Detector, FunctionCall, Need, Operato
 from adbg.engine.diagnosis.detectors.numbers import saved, values
 from adbg.engine.diagnosis.detectors.numbers.ledger import Ledger, Made
 from adbg.engine.diagnosis.detectors.numbers.origins import Origins
-from adbg.engine.diagnosis.detectors.numbers.sizes import size_of
 from adbg.engine.diagnosis.detectors.numbers.skipped import Skipped
 from adbg.engine.diagnosis.detectors.numbers.steps import Steps
 from adbg.engine.diagnosis.detectors.numbers.stopped import AtStop, BeforeWatch
+from adbg.engine.diagnosis.detectors.sizes.sizes import size_of
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.diagnosis.values import is_of_values
 from adbg.engine.graph.forward_origin import reached_from

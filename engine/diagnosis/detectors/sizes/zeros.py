@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from adbg.engine.backends.base import BackwardCall
 from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, detector
-from adbg.engine.diagnosis.detectors.numbers import products, recurrent, values
-from adbg.engine.diagnosis.detectors.numbers.biases import LowBiases
-from adbg.engine.diagnosis.detectors.numbers.sizes import (
+from adbg.engine.diagnosis.detectors.numbers import values
+from adbg.engine.diagnosis.detectors.sizes import products, recurrent
+from adbg.engine.diagnosis.detectors.sizes.biases import LowBiases
+from adbg.engine.diagnosis.detectors.sizes.sizes import (
     FLAT,
     GATES,
     NO_ORIGIN,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from adbg.engine.diagnosis.detector import Detector, detector
-from adbg.engine.diagnosis.detectors.numbers.sizes import Place, Size, size_of
+from adbg.engine.diagnosis.detectors.sizes.sizes import Place, Size, size_of
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.diagnosis.source import line_naming
 from adbg.engine.protocol.messages import Finding, FoundAt

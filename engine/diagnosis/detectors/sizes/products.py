@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from adbg.engine.diagnosis.detectors.numbers.sizes import Origin, Size
+from adbg.engine.diagnosis.detectors.sizes.sizes import Origin, Size
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.diagnosis.source import assigned
 from adbg.engine.graph.index import index_of

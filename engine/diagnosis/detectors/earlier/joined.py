@@ -12,8 +12,8 @@ from typing import Any
 
 from adbg.engine.backends.base import BackwardCall, OptimizerEvent
 from adbg.engine.diagnosis.detector import Detector, Need, detector
-from adbg.engine.diagnosis.detectors.graphs.carried import cached, carried, kept_on
-from adbg.engine.diagnosis.detectors.graphs.together import Place, is_behind
+from adbg.engine.diagnosis.detectors.earlier.carried import cached, carried, kept_on
+from adbg.engine.diagnosis.detectors.earlier.together import Place, is_behind
 from adbg.engine.diagnosis.source import assigned_on
 from adbg.engine.diagnosis.values import is_library
 from adbg.engine.frames import forget_stack

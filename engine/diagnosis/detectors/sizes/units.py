@@ -8,8 +8,8 @@ from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, detector
 from adbg.engine.diagnosis.detectors.numbers import values
-from adbg.engine.diagnosis.detectors.numbers.masked import switched_off
-from adbg.engine.diagnosis.detectors.numbers.sizes import (
+from adbg.engine.diagnosis.detectors.sizes.masked import switched_off
+from adbg.engine.diagnosis.detectors.sizes.sizes import (
     NO_ORIGIN,
     Origin,
     Place,
@@ -18,7 +18,7 @@ from adbg.engine.diagnosis.detectors.numbers.sizes import (
     origin_of,
     size_of,
 )
-from adbg.engine.diagnosis.detectors.numbers.zeros import ZeroGradient
+from adbg.engine.diagnosis.detectors.sizes.zeros import ZeroGradient
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.protocol.messages import Finding, FoundAt
 from adbg.engine.session.running_call import Running, Visit

@@ -7,10 +7,10 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from adbg.engine.diagnosis.detector import OptimizerEvent, detector
-from adbg.engine.diagnosis.detectors.training.factors import Factor, factor_of
+from adbg.engine.diagnosis.detectors.schedules.factors import Factor, factor_of
+from adbg.engine.diagnosis.detectors.schedules.stepping import would_step
 from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, rate_commands
 from adbg.engine.diagnosis.detectors.training.source import dividing, place
-from adbg.engine.diagnosis.detectors.training.stepping import would_step
 from adbg.engine.diagnosis.ledger import Optimizer
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine

@@ -6,7 +6,7 @@ from typing import Any
 
 from adbg.engine.diagnosis.detectors.numbers import values
 from adbg.engine.diagnosis.detectors.numbers.singular import plain_name
-from adbg.engine.diagnosis.detectors.numbers.sizes import SHAPED
+from adbg.engine.diagnosis.detectors.sizes.sizes import SHAPED
 from adbg.engine.diagnosis.facts import Facts
 
 _MOST = 1 << 18  # elements of a weight that is read

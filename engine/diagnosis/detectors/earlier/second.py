@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from adbg.engine.backends.base import BackwardCall
 from adbg.engine.diagnosis.detector import detector
-from adbg.engine.diagnosis.detectors.graphs.carried import kept_on
-from adbg.engine.diagnosis.detectors.graphs.joined import Call, Joining, Link, above, lines_of, place
-from adbg.engine.diagnosis.detectors.graphs.parted import APART, CLEARED, parted_at
-from adbg.engine.diagnosis.detectors.graphs.together import (
+from adbg.engine.diagnosis.detectors.earlier.carried import kept_on
+from adbg.engine.diagnosis.detectors.earlier.joined import Call, Joining, Link, above, lines_of, place
+from adbg.engine.diagnosis.detectors.earlier.parted import APART, CLEARED, parted_at
+from adbg.engine.diagnosis.detectors.earlier.together import (
     calls_now,
     first_of,
     is_before_loop,

@@ -1,0 +1,1 @@
+"""Graphs of earlier iterations: run through again, grown into, kept."""

@@ -1,0 +1,1 @@
+"""Learning rates and what schedules them."""

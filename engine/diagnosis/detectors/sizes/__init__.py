@@ -1,0 +1,1 @@
+"""Gradients that are zero, vanish or explode, and units that give none."""
