@@ -127,6 +127,9 @@ class Joining(Detector):
             kept = cached(line)
             if kept is not None:
                 return kept
+        built = _built(made[len(shared) :])
+        if built is not None:
+            return built
         running = _running_functions()
         plain: tuple[SourceLine, str] | None = None
         for line in reversed(shared):
@@ -144,6 +147,14 @@ class Joining(Detector):
             if found is not None:
                 return found
         return plain or (shared[-1], "")
+
+
+def _built(made: Sequence[SourceLine]) -> tuple[SourceLine, str] | None:
+    """Where the constructor of an object keeps what it made, of the innermost one: constructors return nothing."""
+    for line in reversed(made):
+        if line.function.rpartition(".")[2] == "__init__":
+            return kept_on(line, assigned_on(line.file, line.line))
+    return None
 
 
 def above(call: BackwardCall, key: int) -> set[int]:

@@ -11,6 +11,7 @@ from adbg.engine.backends.base import FunctionCall, SlotCheck
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.functions.effects import has_effects, plain_code
 from adbg.engine.diagnosis.detectors.functions.surrogates import surrogate
+from adbg.engine.diagnosis.detectors.numbers.own_backward import unwritten
 from adbg.engine.diagnosis.source import function_named, line_of_result, parameters_of
 from adbg.engine.outside import own
 from adbg.engine.protocol.messages import Finding, FoundAt
@@ -194,7 +195,8 @@ class WrongDerivative(Detector):
         evidence: list[str],
     ) -> None:  # fmt: skip
         facts = self.facts
-        cause = result_line(seen.function, place)
+        cause = unwritten(seen.function) if kind == "uninitialised" else None
+        cause = cause or result_line(seen.function, place)
         evidence = [*evidence, *[
             f"random direction {n}: the forward changes by {numeric:.6g} (finite differences, {check.precision}), its "
             f"backward says {'None' if check.missing else format(analytic, '.6g')}"

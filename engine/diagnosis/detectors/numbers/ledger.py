@@ -15,6 +15,7 @@ from typing import Any
 from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detectors.numbers import singular, values
 from adbg.engine.diagnosis.detectors.numbers.holders import holder_of_bad_data, maker_of_bad_array
+from adbg.engine.diagnosis.detectors.numbers.silenced import is_copy, silenced
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.outside import suppress
 from adbg.engine.types import SourceLine
@@ -43,6 +44,7 @@ class Made:
     iteration: int = 0
     # Of data: the line that gave its holder the array. Of infinities, and of what a mask made: the line that put them.
     held: SourceLine | None = None
+    guessed: bool = False  # ``held`` is the likely one only
     node: int | None = None  # ``Graph.address`` of the node that the operator made, where it made it of finite operands
 
     @property
@@ -202,6 +204,10 @@ class Ledger:
             made.evidence.append(f"NumPy warned in {os.path.basename(line.file)}:{line.line}: {text}")
         if len(warned) == 1:
             made.held = next(iter(warned))
+        elif not warned and (made.held is None or is_copy(made.held)) and (quiet := silenced()) is not None:
+            made.held, made.guessed = quiet, True
+            where = f"{os.path.basename(quiet.file)}:{quiet.line}"
+            made.evidence.append(f"NumPy is told to say nothing of what it makes at {where}: `{Facts.text_of(quiet)}`")
 
     def _search(self, made: Made) -> None:
         holder = holder_of_bad_data(self._facts.backend, bool(made.nan))

@@ -121,7 +121,8 @@ class Origins:
         node = self._node_of(call, made) if call is not None else None
         evidence += self._stack(made.lines)
         return Finding(
-            id=0, kind="nonfinite", severity="error", confidence=0.95 if made.nan or made.why else 0.9, message=message,
+            id=0, kind="nonfinite", severity="error", message=message,
+            confidence=0.75 if made.guessed else 0.95 if made.nan or made.why else 0.9,
             node=node, backward=call.number if call is not None else None, forward=made.line,
             cause=self._facts.cause(made.held or made.line), evidence=evidence,
             next=[f"b {node.unique_name or node.name}"] if node is not None else [],

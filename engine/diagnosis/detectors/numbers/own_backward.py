@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import linecache
 import textwrap
 from typing import Any
 
@@ -12,6 +13,13 @@ from adbg.engine.types import SourceLine
 
 _UNWRITTEN = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"}
 _CALLS = {"sqrt", "rsqrt", "log", "log2", "log10", "log1p", "reciprocal", "div", "divide", "exp", "acos", "asin"}
+
+
+def unwritten(function: Any) -> SourceLine | None:
+    """The only line of ``function.backward`` that takes memory in which nothing was written."""
+    line, sure = suspect(function)
+    text = linecache.getline(line.file, line.line) if line is not None and sure else ""
+    return line if any(f"{name}(" in text for name in _UNWRITTEN) else None
 
 
 def suspect(function: Any) -> tuple[SourceLine | None, bool]:

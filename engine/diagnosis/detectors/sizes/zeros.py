@@ -28,6 +28,7 @@ from adbg.engine.session.running_call import Running, Visit
 from adbg.engine.types import SourceLine
 
 _SMALL = 1e-9  # of what flows in: what leaves a saturated operator is as good as zero
+_UNDERFLOWN = 1e-4  # norm: elements around the smallest numbers of float16
 _LEAVES = 40  # looked at in one backward
 
 _HINGES = ("relu", "threshold", "clamp", "hardtanh")
@@ -247,8 +248,13 @@ class ZeroGradient(Detector):
             id=0, kind="zero-gradient", severity="warning" if place.op not in FLAT else "error", confidence=confidence,
             message=f"{Facts.some(names)} always get a gradient of 0: {words} passes none on; {why}",
             node=node, backward=seen.backward, forward=place.forward, cause=self.facts.cause(cause),
-            evidence=evidence, next=[f"b {place.unique} after"],
+            evidence=evidence, next=[f"b {place.unique} after"], victim_of=self._underflow(seen),
         ))  # fmt: skip
+
+    def _underflow(self, seen: _Seen) -> int | None:
+        """The finding that gradients of float16 become 0 further up, where next to nothing is left that flows in."""
+        told = (each.id for each in self.facts.findings.values() if each.kind == "half-underflow")
+        return next(told, None) if max(seen.entering, default=0.0) < _UNDERFLOWN else None
 
 
 def _stops(size: Size) -> bool:

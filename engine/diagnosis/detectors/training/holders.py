@@ -182,6 +182,14 @@ class NotOptimized(LoopDetector):
             self._leaves[id(tensor)] = known
         return known
 
+    def happens(self, event: OptimizerEvent, optimizer: Optimizer | None) -> None:
+        """An optimizer steps, and nothing that it holds has a gradient: it should hold the leaves that have."""
+        if event.what != "stepped" or optimizer is None or not self.ledger.close:
+            return
+        if not any(held.at_step for held in optimizer.held):
+            for leaf in self._leaves.values():
+                leaf.with_steps = leaf.with_steps or self.facts.iteration in leaf.seen
+
     # ---- judging
 
     def iteration_end(self) -> None:
@@ -268,7 +276,7 @@ class NotOptimized(LoopDetector):
         shapes = {leaf.shape for leaf in found}
         loose = [
             held for held in optimizer.held
-            if not held.total and not held.frozen and id(held.ref()) not in names
+            if (not held.total or not held.at_step) and not held.frozen and id(held.ref()) not in names
             and (tensor := held.ref()) is not None and not self.facts.backend.has_graph(tensor)  # non-leaf-gradient
         ]  # fmt: skip
         # A layer is often replaced by one with another number of outputs; then all of them have to be found again.
@@ -283,7 +291,7 @@ class NotOptimized(LoopDetector):
         names = self.facts.some([leaf.words for leaf in leaves])
         kind = optimizer.kind
         old = [held.name if held.name.startswith(kind) else f"{held.name} of {kind}" for held in stale[:3]]
-        evidence = [f"{each} got no gradient in any backward" for each in old]
+        evidence = [f"{each} got no gradient in these iterations" for each in old]
         evidence += [
             f"{leaf.words} got one in {len(leaf.seen)} iterations (norm {norms(leaf.norms)}), and "
             "no optimizer holds it" for leaf in leaves[:3]

@@ -146,6 +146,10 @@ class LostUpdate(LoopDetector):
                 return SourceLine(optimizer.step_line.file, 1 << 30, "")
         return None
 
+    def _finite(self, held: Held) -> bool:
+        tensor = held.ref()
+        return tensor is not None and math.isfinite(self.facts.backend.norm(tensor))
+
     def _unmoved(self, optimizer: Optimizer, known: _Weights, event: OptimizerEvent) -> None:
         moving = [
             at for at in known.after
@@ -155,6 +159,8 @@ class LostUpdate(LoopDetector):
         if not moving or not rate:
             return
         still = [at for at in moving if known.before[at] == known.after[at]]
+        if any(not self._finite(optimizer.held[at]) for at in still):
+            return  # NaN plus anything is that NaN
         sizes = {at: math.prod(optimizer.held[at].shape) for at in moving}
         most = sum(sizes[at] for at in still) >= 0.8 * sum(sizes.values())  # a bias that began at 0 shows any change
         known.unmoved = known.unmoved + 1 if most else 0

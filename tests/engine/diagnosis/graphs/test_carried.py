@@ -136,7 +136,29 @@ for step in range(12):
     optimizer.CLEAR()
 """
 
-BUGGY = {"bank": (BANK, "second-backward"), "queue": (QUEUE, "second-backward"), "meter": (METER, "graph-kept")}
+# A constructor keeps what it computed of parameters.
+BUILT = """
+class Graph(Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+        scores = (self.inner.weight * self.inner.weight).tanh()
+        self.adjacent = [scores * scores]  # CAUSE
+    def forward(self, x):
+        return self.inner(x) @ self.adjacent[0]
+net = Graph()
+optimizer = sgd(net.parameters())
+for _ in range(3):
+    loss = net(noise(8, 3)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.CLEAR()
+"""
+
+BUGGY = {
+    "built": (BUILT, "second-backward"), "bank": (BANK, "second-backward"), "queue": (QUEUE, "second-backward"),
+    "meter": (METER, "graph-kept"),
+}  # fmt: skip
 HEALTHY = {"later": LATER, "unfrozen": UNFROZEN}
 
 

@@ -1,0 +1,67 @@
+"""Where a program has NumPy keep quiet of divisions by 0, logarithms of 0 and the like: read from its source."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+import types
+from collections.abc import Iterator
+
+from adbg.engine.diagnosis.source import scope_at, tree_of
+from adbg.engine.diagnosis.values import is_users
+from adbg.engine.frames import forget_stack
+from adbg.engine.types import SourceLine
+
+_CALLS = frozenset({
+    "log", "log2", "log10", "log1p", "sqrt", "power", "divide", "true_divide", "reciprocal", "arccos", "arcsin",
+    "arctanh", "exp", "expm1",
+})  # fmt: skip
+
+
+def silenced() -> SourceLine | None:
+    """The first line that divides, or takes a root or a logarithm, of the only block under ``errstate(… "ignore")`` of
+    NumPy's in the files of the functions that run here; None where there are several, or none."""
+    found = [line for file in sorted(_files()) for line in _blocks(file)]
+    return found[0] if len(found) == 1 else None
+
+
+def is_copy(line: SourceLine) -> bool:
+    """Whether the statement at a line only gives on what it was given: ``self.rows = rows``."""
+    tree = tree_of(line.file)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Assign) and node.lineno <= line.line <= (node.end_lineno or 0):
+            return not any(isinstance(each, (ast.Call, ast.BinOp, ast.UnaryOp)) for each in ast.walk(node.value))
+    return False
+
+
+def _files() -> set[str]:
+    found, frame = set(), sys._getframe(1)
+    at: types.FrameType | None = frame
+    while at is not None:
+        if is_users(at):
+            found.add(os.path.abspath(at.f_code.co_filename))
+        at = at.f_back
+    forget_stack()
+    return found
+
+
+def _blocks(file: str) -> Iterator[SourceLine]:
+    tree = tree_of(file)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.With) and any(_ignores(item.context_expr) for item in node.items):
+            lines = [each.lineno for part in node.body for each in ast.walk(part) if _makes(each)]
+            line = min(lines, default=node.body[0].lineno)
+            yield SourceLine(file, line, getattr(scope_at(file, line), "name", "<module>"))
+
+
+def _ignores(expression: ast.expr) -> bool:
+    if not isinstance(expression, ast.Call) or ast.unparse(expression.func).rpartition(".")[2] != "errstate":
+        return False
+    return any(isinstance(each.value, ast.Constant) and each.value.value == "ignore" for each in expression.keywords)
+
+
+def _makes(node: ast.AST) -> bool:
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, (ast.Div, ast.Pow))
+    return isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in _CALLS

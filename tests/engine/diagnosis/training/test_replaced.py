@@ -1,0 +1,87 @@
+"""A part that is replaced after it was trained, while all the rest is frozen: nothing that the optimizer holds has a
+gradient any more. Witness: the weights that the program prints."""
+
+from __future__ import annotations
+
+import pytest
+from support.diagnosing_many import Run, diagnose_each
+from support.frameworks import FRAMEWORKS, case
+
+HEAD = {
+    "torch": """
+import torch
+from torch import nn
+torch.manual_seed(0)
+Module, noise = nn.Module, torch.randn
+def sgd(parameters):
+    return torch.optim.SGD(list(parameters), lr=0.05, momentum=0.9)
+def freeze(module):
+    module.requires_grad_(False)
+""",
+    "paddle": """
+import paddle
+from paddle import nn
+paddle.seed(0)
+Module, noise = nn.Layer, lambda *shape: paddle.randn(shape)
+def sgd(parameters):
+    return paddle.optimizer.Momentum(0.05, 0.9, parameters=list(parameters))
+def freeze(module):
+    for each in module.parameters():
+        each.stop_gradient = True
+""",
+}
+
+GROWN = """
+class Net(Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 6), nn.Linear(6, 2)
+    def forward(self, x):
+        return self.head(self.body(x))
+net = Net()
+optimizer = sgd(net.parameters())
+def fit(steps):
+    for _ in range(steps):
+        loss = (net(noise(8, 4)) - 1).square().mean()
+        optimizer.CLEAR()
+        loss.backward()
+        optimizer.step()
+fit(30)
+net.head = nn.Linear(6, WIDTH)
+freeze(net.body)
+REMADE
+before = float(net.head.weight.sum())
+fit(30)
+print("moved", float(net.head.weight.sum()) != before)
+"""
+PROGRAMS = {
+    "wider": GROWN.replace("WIDTH", "4").replace("REMADE", ""),
+    "as wide": GROWN.replace("WIDTH", "2").replace("REMADE", ""),
+    "remade": GROWN.replace("WIDTH", "4").replace("REMADE", "optimizer = sgd(net.head.parameters())"),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    clear = "zero_grad" if request.param == "torch" else "clear_grad"
+    texts = {name: HEAD[request.param] + text.replace("CLEAR()", f"{clear}()") for name, text in PROGRAMS.items()}
+    return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
+
+
+each = pytest.mark.parametrize(
+    "runs", [case(name, name, group=f"training-replaced-{name}") for name in FRAMEWORKS], indirect=True
+)
+
+
+@each
+@pytest.mark.parametrize("name", ["wider", "as wide"])
+def test_the_old_one_is_stepped(runs: dict[str, Run], name: str) -> None:
+    assert "moved False" in runs[name].plain, "it is as the program says"
+    found = runs[name].check_first("stale-parameters")
+    assert "optimizer = sgd" in found["cause"]["text"] or "sgd" in found["cause"]["function"], found
+
+
+@each
+def test_a_new_optimizer_holds_the_new_one(runs: dict[str, Run]) -> None:
+    assert "moved True" in runs["remade"].plain
+    runs["remade"].check_healthy()
