@@ -50,7 +50,7 @@ def _blocks(file: str) -> Iterator[SourceLine]:
     tree = tree_of(file)
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.With) and any(_ignores(item.context_expr) for item in node.items):
-            lines = [each.lineno for part in node.body for each in ast.walk(part) if _makes(each)]
+            lines = [getattr(each, "lineno", 0) for part in node.body for each in ast.walk(part) if _makes(each)]
             line = min(lines, default=node.body[0].lineno)
             yield SourceLine(file, line, getattr(scope_at(file, line), "name", "<module>"))
 
