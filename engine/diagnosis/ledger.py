@@ -23,6 +23,7 @@ from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
 
 FIRST = 10  # iterations that are followed closely
+_MOST_FOLLOWED = 100  # behind these
 _MOST_HELD = 600  # tensors of one optimizer whose gradients are followed
 _MOST_OPTIMIZERS = 32  # from then on those that are gone are forgotten
 _MOST_MOMENTS = 256
@@ -112,6 +113,7 @@ class Ledger:
         self.moments: collections.deque[Moment] = collections.deque(maxlen=_MOST_MOMENTS)
         self.backwards = 0  # outermost ones that add to .grad
         self.close = True
+        self._followed = 0  # iterations, for the sake of new optimizers
         self.backward_line: SourceLine | None = None
         self.feeder: Any = None  # the detector that enters events
 
@@ -129,7 +131,7 @@ class Ledger:
         if not accumulates(running):
             return
         iteration = self.facts.iteration
-        self.close = self.facts.sampled or iteration <= FIRST
+        self.close = self.facts.sampled or iteration <= FIRST or self._fresh()
         self.backward_line = running.call.location
         self.backwards += 1
         self.moments.append(Moment("backward", running.call.location, iteration))
@@ -140,6 +142,14 @@ class Ledger:
                     held.begun = self.norm(held)
                     if not held.begun or (not held.received and held.begun != held.after):
                         held.cleared = True
+
+    def _fresh(self) -> bool:
+        """An optimizer steps its first times: a phase begins, behind a pre-training. Not without end, where each
+        iteration makes a new one."""
+        if self._followed < _MOST_FOLLOWED and any(each.steps < FIRST for each in self.optimizers.values()):
+            self._followed += 1
+            return True
+        return False
 
     def backward_end(self, running: Running) -> None:
         if not accumulates(running) or not self.close:

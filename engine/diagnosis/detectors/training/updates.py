@@ -198,7 +198,8 @@ class LostUpdate(LoopDetector):
         causes = {each.kind: each.id for each in self.facts.findings.values()}
         for known in self._weights.values():
             told = self.facts.findings.get(known.still)
-            cause = causes.get("exploding", causes.get("vanishing") if known.small else None)
+            small = causes.get("vanishing", causes.get("zero-gradient")) if known.small else None
+            cause = causes.get("exploding", small)
             if told is not None and cause is not None:
                 self.facts.tell(replace(told, severity="warning", victim_of=cause))
 
