@@ -90,7 +90,7 @@ class Joining(Detector):
 
     def links(self, call: BackwardCall, than: Call, through: int | None) -> list[Link]:
         """Where this graph goes over into an older one, first to run first; only where that leads to ``through``."""
-        older = {key for key in call.order() if self.is_older(call, key, than)}
+        older = self.older(call, than)
         older |= self._behind(call, than, older)
         leads = above(call, through) if through is not None else older
         found = []
@@ -100,6 +100,21 @@ class Joining(Detector):
                     Link(key, e.to) for e in call.edges(key) if e.to in older and (e.to in leads or e.to == through)
                 ]
         return found
+
+    def older(self, call: BackwardCall, than: Call) -> set[int]:
+        """The nodes of this graph that were there when ``than`` began. Where they are known by their addresses, others
+        may lie where nodes lay that are gone: but what is below a node was made before it, and was in that graph, too.
+        """
+        found = {key for key in call.order() if self.is_older(call, key, than)}
+        if than.mark is not None:
+            return found
+        whole: set[int] = set()
+        for key in reversed(call.order()):
+            if key in found and all(
+                edge.to is None or edge.to in whole or call.is_accumulate(edge.to) for edge in call.edges(key)
+            ):
+                whole.add(key)
+        return whole
 
     @staticmethod
     def _behind(call: BackwardCall, than: Call, older: set[int]) -> set[int]:
@@ -224,8 +239,8 @@ class GraphGrows(Joining):
 
     def _judge(self, call: BackwardCall, before: Call, counts: Sequence[tuple[int, int]]) -> None:
         links = self.links(call, before, None)
-        if not links:
-            return
+        if not links or (before.mark is None and 2 * len(self.older(call, before)) < before.count):
+            return  # known by addresses: a few nodes of an earlier graph may only lie where others lay
         self._told.add(call.location)
         facts = self.facts
         line, name = self.joined_at(call, links[0])
