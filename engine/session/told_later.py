@@ -9,6 +9,7 @@ front end's events, four times a second.
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from adbg.engine.types import BriefRuns
 if TYPE_CHECKING:
     from adbg.engine.session.session import Session
 
+_PATIENCE = 0.05  # s, of a thread that wants to tell while another one tells
 Take = Callable[[], Iterable[BriefRuns]]
 
 
@@ -29,6 +31,7 @@ class ToldLater:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._take: Take | None = None
+        self._one = threading.RLock()
 
     @property
     def patient(self) -> bool:
@@ -86,12 +89,18 @@ class ToldLater:
         take = self._take
         if take is None:
             return
+        # What one thread has taken is told before what another one takes next. Not at any price: an observer may wait
+        # for the thread that waits here.
+        alone = self._one.acquire(timeout=_PATIENCE)
         try:
             for runs in take():
                 for tell in self._session.notify.brief_runs:
                     tell(runs)
         except own(Exception) as error:
             self._session.problems.defect("calls that ran were not reported", error)
+        finally:
+            if alone:
+                self._one.release()
 
 
 class Gatherer(Observer):

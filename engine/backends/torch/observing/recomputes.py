@@ -90,12 +90,12 @@ class _Log(TorchFunctionMode):
             result = func(*args, **(kwargs or {}))
         except BaseException:
             # The last operator that saves something for backward ends the second pass from within.
-            with suppress(Exception):
+            with suppress(Exception), private.out_of_sight():
                 source = self._source(args)
                 if source is not None:
                     self._passes.tell_once(source)
             raise
-        with suppress(Exception):
+        with suppress(Exception), private.out_of_sight():
             name = getattr(func, "__name__", "")
             first = result[0] if isinstance(result, (tuple, list)) and result else result
             if isinstance(first, torch.Tensor) and name not in _LEFT_OUT and not name.startswith("__get"):

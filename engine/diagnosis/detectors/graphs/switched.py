@@ -53,7 +53,7 @@ def is_off(backend: Backend, running: Running) -> bool:
     roots = running.call.root_values()
     if not roots:  # Paddle leaves those out that carry no gradient
         return not running.call.roots()
-    return not any(backend.has_graph(each) or each.requires_grad for each in roots)
+    return not any(backend.has_graph(each) or backend.meta(each).requires_grad for each in roots)
 
 
 def tell_off(facts: Facts, running: Running) -> None:
