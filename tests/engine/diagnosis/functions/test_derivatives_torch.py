@@ -207,10 +207,10 @@ class Pick(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         table, tokens = ctx.saved_tensors
-        rows = np.empty(table.shape, grad.numpy().dtype)
+        rows = np.empty(table.shape, grad.numpy().dtype)  # CAUSE
         for token in set(tokens.tolist()):
             rows[token] = grad[tokens == token].sum(0).numpy()
-        return torch.from_numpy(rows), None  # CAUSE
+        return torch.from_numpy(rows), None
 
 table = nn.Parameter(torch.randn(40, 4))
 for _ in range(3):
