@@ -27,6 +27,13 @@ def tree_of(file: str) -> ast.Module | None:
         return None
 
 
+def called_name(node: ast.AST) -> str:
+    """The last name of what a call calls ("sqrt" of ``torch.sqrt(x)``); "" for anything else."""
+    if not isinstance(node, ast.Call):
+        return ""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else str(getattr(node.func, "id", ""))
+
+
 def scope_at(file: str, line: int) -> ast.AST | None:
     """The innermost function that the line is in, else the module."""
     tree = tree_of(file)
@@ -43,7 +50,7 @@ def line_naming(file: str, name: str) -> SourceLine | None:
     tree = tree_of(file)
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.Call):
-            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            called = called_name(node)
             if called.lower() == name:
                 found.add(node.lineno)
     if len(found) != 1:

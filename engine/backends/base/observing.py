@@ -112,7 +112,7 @@ class SlotCheck:
     ``pairs``: (numeric, by its backward) directional derivatives. ``smooth``: both step sizes agree. ``identity``:
     forward gives that argument back as it is. ``flat``: where the two differ, the forward does not depend on the
     argument (straight-through). ``missing``: its backward gave None. ``unwritten``: the gradient has values of memory
-    that nothing was written to. ``bent``: its backward is not linear in the gradient that it is given.
+    that nothing was written to. ``nonlinear``: its backward is not linear in the gradient that it is given.
     """
 
     place: int
@@ -125,7 +125,7 @@ class SlotCheck:
     unwritten: bool
     precision: str
     shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # of gradient and argument, where they differ
-    bent: bool = False
+    nonlinear: bool = False
 
 
 class Probe(abc.ABC):

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "layouts.h"
+#include "node_row.h"
 #include "numbers.h"
 #include "paddle_graph.h"
 #include "paddle_tensors.h"
@@ -19,17 +20,6 @@ namespace adbg {
 namespace {
 
 const char* const kCapsule = "adbg._native.paddle_events";
-constexpr uint16_t kHasNorm = 1, kNonfinite = 2, kFailed = 4;  // as engine/node_batch.py has them
-
-struct Row {
-  uint32_t key, index;
-  uint64_t begin;
-  double norm;
-  float us;
-  uint16_t flags, thread;
-};
-static_assert(sizeof(Row) == 32, "as Python reads it");
-
 // Keys of nodes by address: open addressing, half of it used at most.
 class Keys {
  public:

@@ -23,7 +23,6 @@ namespace {
 
 const char* const kCapsule = "adbg._native.events";
 
-constexpr uint16_t kFailed = 4;  // beside those of a Figure
 
 struct Event {
   void* node;
@@ -142,15 +141,6 @@ uint64_t mix(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * 0x9E3779B97F4A7C15ull;
   return hash ^ (hash >> 29);
 }
-
-struct Row {
-  uint32_t key, index;
-  uint64_t begin;
-  double norm;
-  float us;
-  uint16_t flags, thread;
-};
-static_assert(sizeof(Row) == 32, "as Python reads it");
 
 // `places`: a uint32 for each key. False with an exception set.
 bool pack(const Events::Taken& taken, const Keys& keys, const char* places, Rows& rows) {

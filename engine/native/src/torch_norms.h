@@ -5,11 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "node_row.h"
 #include "torch_tensors.h"
 
 namespace adbg {
-
-enum : uint16_t { kHasNorm = 1, kNonfinite = 2 };
 
 struct Figure {
   double norm = 0;

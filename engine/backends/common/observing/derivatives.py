@@ -19,7 +19,7 @@ _FILLED = 4_000_000  # of larger ones it is only looked whether all memory is wr
 _DIRECTIONS = 3
 _COORDINATES = 12
 _FACTOR = -3.0  # of the gradient given: neither its sign nor its size may matter
-_LEAST_BEND = 1e-6
+_LEAST_DIFFERENCE = 1e-6
 # (steps, relative tolerance of the comparison, of the two steps with each other, the least that counts)
 _DOUBLE = ((1e-5, 2e-6), 1e-4, 1e-4, 1e-8)
 _SINGLE = ((2e-2, 1e-2), 8e-2, 4e-2, 2e-3)
@@ -158,19 +158,19 @@ class DerivativeProbe(Probe):
             again = self.gradients(run, values, sample.needed, 7, _FACTOR)[1]
             close = (_DOUBLE if double else _SINGLE)[1]
             found = [
-                replace(each, bent=self._is_bent(values[each.place], one, other, close))
+                replace(each, nonlinear=self._is_nonlinear(values[each.place], one, other, close))
                 for each, one, other in zip(found, gradients, again)
             ]
         return found
 
-    def _is_bent(self, value: Any, first: Any, second: Any, close: float) -> bool:
+    def _is_nonlinear(self, value: Any, first: Any, second: Any, close: float) -> bool:
         """Whether the gradient of ``_FACTOR`` times as much is not ``_FACTOR`` times the gradient. A derivative is
         linear in what it is given: what clips gradients, or sorts some out, is not."""
         if first is None or second is None or self.shape(first) != self.shape(value):
             return False
         direction = self.random_like(value, 100)
         expected, got = _FACTOR * self.dot(first, direction), self.dot(second, direction)
-        return abs(expected - got) > close * max(abs(expected), abs(got)) + _LEAST_BEND
+        return abs(expected - got) > close * max(abs(expected), abs(got)) + _LEAST_DIFFERENCE
 
     def _runner(self, function: type, sample: Sample) -> Callable[[list[Any]], list[Any]]:
         def run(given: list[Any]) -> list[Any]:

@@ -15,8 +15,7 @@ import torch
 from adbg.engine.backends.common.observing.stand_ins import disguised
 from adbg.engine.backends.common.tracebacks import strip_own
 from adbg.engine.outside import DISGUISED, suppress
-
-_theirs_of: Any = warnings  # its private names
+from adbg.engine.python import shown_warnings
 
 
 class RightLines:
@@ -31,27 +30,22 @@ class RightLines:
         """Args: ``handle`` is called by ``handler``, and calls C++."""
         self._filter = ("always", None, Warning, re.compile(re.escape(module) + r"\Z"), 0)
         self._handle, self._handler = handle, handler
-        self._put: tuple[Any, Any] | None = None
+        self._on = False
 
     def put_in(self) -> None:
-        theirs = getattr(_theirs_of, "_showwarnmsg", None)
-        if self._put is not None or theirs is None:
-            return
-        place, file = self._place, self._handle.co_filename
+        if not self._on and shown_warnings.listen(self._shown):
+            self._on = True
+            self._let_pass()
 
-        def show(message: Any) -> None:
-            frame = place() if message.filename == file else None
-            if frame is None:
-                theirs(message)
-                return
-            known = frame.f_globals
-            registry = known.setdefault("__warningregistry__", {})
-            where = frame.f_code.co_filename, frame.f_lineno, known.get("__name__", "<string>")
-            warnings.warn_explicit(message.message, message.category, *where, registry, source=message.source)
-
-        _theirs_of._showwarnmsg = show
-        self._put = theirs, show
-        self._let_pass()
+    def _shown(self, message: Any) -> bool:
+        frame = self._place() if message.filename == self._handle.co_filename else None
+        if frame is None:
+            return False
+        known = frame.f_globals
+        registry = known.setdefault("__warningregistry__", {})
+        where = frame.f_code.co_filename, frame.f_lineno, known.get("__name__", "<string>")
+        warnings.warn_explicit(message.message, message.category, *where, registry, source=message.source)
+        return True
 
     def _let_pass(self) -> None:
         filters: list[Any] = warnings.filters  # type: ignore[assignment]
@@ -59,12 +53,10 @@ class RightLines:
             filters.insert(0, self._filter)
 
     def take_out(self) -> None:
-        if self._put is None:
+        if not self._on:
             return
-        theirs, ours = self._put
-        if _theirs_of._showwarnmsg is ours:
-            _theirs_of._showwarnmsg = theirs
-        self._put = None
+        shown_warnings.forget(self._shown)
+        self._on = False
         filters: list[Any] = warnings.filters  # type: ignore[assignment]
         if self._filter in filters:
             filters.remove(self._filter)

@@ -7,7 +7,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-from adbg.engine.diagnosis.source import inside, parameters_of, scope_at, tree_of
+from adbg.engine.diagnosis.source import called_name, inside, parameters_of, scope_at, tree_of
 from adbg.engine.types import SourceLine
 
 _FILLERS = frozenset({"append", "appendleft", "add", "extend", "insert", "update", "setdefault"})
@@ -39,7 +39,7 @@ def _stored(line: SourceLine, names: Sequence[str]) -> tuple[SourceLine, str] | 
 
 def _stored_by(file: str, call: ast.Call, names: set[str]) -> tuple[SourceLine, str] | None:
     """Where a function of the same file that is given one of ``names`` gives it to what outlives the call."""
-    called = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    called = called_name(call)
     given = [at for at, each in enumerate(call.args) if isinstance(each, ast.Name) and each.id in names]
     if not given:
         return None

@@ -88,9 +88,12 @@ class Joining(Detector):
             return number < than.mark
         return call.address(key) in than.nodes
 
-    def links(self, call: BackwardCall, than: Call, through: int | None) -> list[Link]:
-        """Where this graph goes over into an older one, first to run first; only where that leads to ``through``."""
-        older = self.older(call, than)
+    def links(
+        self, call: BackwardCall, than: Call, through: int | None, known: set[int] | None = None
+    ) -> list[Link]:
+        """Where this graph goes over into an older one, first to run first; only where that leads to ``through``.
+        ``known``: what ``older`` returned."""
+        older = set(known) if known is not None else self.older(call, than)
         older |= self._behind(call, than, older)
         leads = above(call, through) if through is not None else older
         found = []
@@ -238,9 +241,12 @@ class GraphGrows(Joining):
             self._judge(call, before, counts)
 
     def _judge(self, call: BackwardCall, before: Call, counts: Sequence[tuple[int, int]]) -> None:
-        links = self.links(call, before, None)
-        if not links or (before.mark is None and 2 * len(self.older(call, before)) < before.count):
+        there = self.older(call, before)
+        if before.mark is None and 2 * len(there) < before.count:
             return  # known by addresses: a few nodes of an earlier graph may only lie where others lay
+        links = self.links(call, before, None, there)
+        if not links:
+            return
         self._told.add(call.location)
         facts = self.facts
         line, name = self.joined_at(call, links[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from adbg.engine.backends.base import BackwardCall
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.diagnosis.ledger import Ledger
+from adbg.engine.graph.forward_origin import reached_from
 
 TOGETHER, APART, CLEARED = "together", "apart", "cleared"
 
@@ -13,21 +14,11 @@ def parted_at(facts: Facts, call: BackwardCall, shared: int) -> str:
     """Of a generator and its critic, "apart": node ``shared`` was made of what one optimizer holds, and what other ones
     hold comes behind it. "cleared": the former's gradients were cleared since the backward before, so that those of the
     first loss are of no use. "together" where the same optimizer trains both sides, or none is known."""
-    below = _below(call, shared)
+    below = reached_from(call, shared)
     behind, before = _owners(facts, call, below), _owners(facts, call, set(call.order()) - below)
     if not behind or not before or behind & before:
         return TOGETHER
     return CLEARED if _cleared(facts) & behind else APART
-
-
-def _below(call: BackwardCall, key: int) -> set[int]:
-    found, todo = {key}, [key]
-    while todo:
-        for edge in call.edges(todo.pop()):
-            if edge.to is not None and edge.to not in found:
-                found.add(edge.to)
-                todo.append(edge.to)
-    return found
 
 
 def _owners(facts: Facts, call: BackwardCall, keys: set[int]) -> set[int]:

@@ -7,7 +7,7 @@ import sys
 import types
 from collections.abc import Iterator
 
-from adbg.engine.diagnosis.source import tree_of
+from adbg.engine.diagnosis.source import called_name, tree_of
 from adbg.engine.diagnosis.values import is_library, is_users, value_of
 
 
@@ -37,7 +37,7 @@ def _catching(frame: types.FrameType) -> Iterator[ast.expr]:
         elif isinstance(node, ast.With) and _holds(node.body, line):
             for item in node.items:
                 call = item.context_expr
-                if isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] == "suppress":
+                if isinstance(call, ast.Call) and called_name(call) == "suppress":
                     yield from call.args
 
 

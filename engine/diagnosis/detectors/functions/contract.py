@@ -13,7 +13,7 @@ from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.functions.attributes import Attributes
 from adbg.engine.diagnosis.detectors.functions.derivatives import argument_name
 from adbg.engine.diagnosis.detectors.functions.effects import plain_code
-from adbg.engine.diagnosis.source import function_named, inside
+from adbg.engine.diagnosis.source import called_name, function_named, inside
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
@@ -168,7 +168,7 @@ def _written(call: ast.Call) -> list[ast.expr]:
     ``torch.div(x, y, out=x)``."""
     keywords = {each.arg: each.value for each in call.keywords}
     found = [keywords["out"]] if "out" in keywords else []
-    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    name = called_name(call)
     told = keywords.get("inplace")
     if (name.endswith("_") and not name.endswith("__")) or name in _WRITERS or getattr(told, "value", None) is True:
         found += [*([call.func.value] if isinstance(call.func, ast.Attribute) else []), *call.args[:1]]

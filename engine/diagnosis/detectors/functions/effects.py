@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from adbg.engine.diagnosis.detectors.functions.reached import Reached
-from adbg.engine.diagnosis.source import function_named, parameters_of, tree_of
+from adbg.engine.diagnosis.source import called_name, function_named, parameters_of, tree_of
 from adbg.engine.diagnosis.values import is_library
 from adbg.engine.outside import own
 
@@ -80,7 +80,7 @@ def _reached(function: types.FunctionType) -> Reached | None:
     if any(map(_stores_global, _codes_in(code))) or _writes_shared(tree, code, function.__globals__):
         return None
     reached = Reached(tree, function)
-    return None if reached.opaque else reached
+    return None if reached.impure else reached
 
 
 def _tree_of(code: types.CodeType) -> Any:
@@ -147,7 +147,7 @@ def _effects_in(tree: ast.AST) -> Iterator[ast.expr]:
 def _is_new(value: ast.expr) -> bool:
     """Nothing else has it: a display, or what a function of such a name makes."""
     if isinstance(value, ast.Call):
-        called = value.func.attr if isinstance(value.func, ast.Attribute) else getattr(value.func, "id", "")
+        called = called_name(value)
         return re.fullmatch(r"(new_)?(empty|zeros|ones|full)(_like)?|clone|list|dict|set", called) is not None
     return isinstance(value, (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp))
 
@@ -174,7 +174,7 @@ def _written_in(tree: ast.AST, modules: set[str]) -> Iterator[str]:
         elif isinstance(node, ast.AugAssign):
             yield _root_of(node.target)
         elif isinstance(node, ast.Call):
-            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            called = called_name(node)
             inplace = called.endswith("_") and not called.endswith("__")
             owner = _root_of(node.func.value) if isinstance(node.func, ast.Attribute) else ""
             if inplace and owner in modules:  # torch.relu_(work)

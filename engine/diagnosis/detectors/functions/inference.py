@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from adbg.engine.diagnosis.detectors.graphs.switches import switch
-from adbg.engine.diagnosis.source import tree_of
+from adbg.engine.diagnosis.source import called_name, tree_of
 from adbg.engine.outside import suppress
 from adbg.engine.types import SourceLine
 
@@ -46,9 +46,10 @@ def _in_called(made: SourceLine) -> Iterator[SourceLine]:
     tree = tree_of(made.file)
     nodes = list(ast.walk(tree)) if tree is not None else []
     names = {
-        node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        for node in nodes if isinstance(node, ast.Call) and node.lineno <= made.line <= (node.end_lineno or 0)
-    }  # fmt: skip
+        called_name(node)
+        for node in nodes
+        if isinstance(node, ast.Call) and node.lineno <= made.line <= (node.end_lineno or 0)
+    }
     for node in nodes:
         if isinstance(node, ast.FunctionDef) and node.name in names:
             first = min([node.lineno, *[each.lineno for each in node.decorator_list]])

@@ -37,7 +37,7 @@ _UNKNOWN = object()
 
 
 class Reached:
-    """``functions``: those of the program's that it refers to. ``opaque``: what it refers to may be changed by that, or
+    """``functions``: those of the program's that it refers to. ``impure``: what it refers to may be changed by that, or
     tell others of it."""
 
     def __init__(self, tree: ast.FunctionDef | ast.AsyncFunctionDef, function: types.FunctionType) -> None:
@@ -46,7 +46,7 @@ class Reached:
         self.given: list[types.FunctionType] = []  # those that are handed tensors or containers that others have
         self._names = _known_names(tree, function)
         self._local = _local_names(tree) - self._names.keys() | {each.arg for each in _arguments(tree)}
-        self.opaque = any(self._is_opaque(node) for node in _outermost(tree))
+        self.impure = any(self._is_impure(node) for node in _outermost(tree))
 
     def _value(self, node: ast.AST) -> Any:
         """What a name or an attribute of one is; ``_UNKNOWN`` for what the function itself has or is given."""
@@ -59,14 +59,14 @@ class Reached:
             return _attribute(holder, node.attr) if holder is not _UNKNOWN else _UNKNOWN
         return _UNKNOWN
 
-    def _is_opaque(self, node: ast.AST) -> bool:
+    def _is_impure(self, node: ast.AST) -> bool:
         if isinstance(node, ast.Call):
             self._note_given(node)
             if any(each.arg == "generator" and not _is_none(each.value) for each in node.keywords):
                 return True
             return isinstance(node.func, ast.Attribute) and self._changes(node.func)
         value = self._value(node)
-        return value is not _UNKNOWN and self._is_odd(value)
+        return value is not _UNKNOWN and self._is_impure_value(value)
 
     def _changes(self, called: ast.Attribute) -> bool:
         """``LOG.extend(rows)``: a container that others have, and no reading of it."""
@@ -80,17 +80,17 @@ class Reached:
             if any(isinstance(each, _CONTAINERS) or _is_tensor(each) for each in values):
                 self.given.append(function)
 
-    def _is_odd(self, value: Any) -> bool:
+    def _is_impure_value(self, value: Any) -> bool:
         kind = type(value)
         root = _root(kind)
         if isinstance(value, functools.partial):
-            return self._is_odd(value.func) or any(map(self._is_odd, (*value.args, *value.keywords.values())))
+            return any(map(self._is_impure_value, (value.func, *value.args, *value.keywords.values())))
         if kind is types.FunctionType:
             if _root(value) not in _COMPUTE:
                 self.functions.append(value)
             return False
         if kind in (types.MethodType, types.BuiltinFunctionType):
-            return self._is_odd_method(value)
+            return self._is_impure_method(value)
         if isinstance(value, type):
             if _root(value) not in _COMPUTE and value.__module__ != "builtins":
                 self.functions += [each for each in vars(value).values() if type(each) is types.FunctionType]
@@ -98,18 +98,18 @@ class Reached:
         if kind in _PLAIN or isinstance(value, (types.ModuleType, enum.Enum, tuple)) or _is_tensor(value):
             return False
         if kind.__module__ == "functools" and hasattr(value, "__wrapped__"):  # a cache
-            return self._is_odd(value.__wrapped__)
+            return self._is_impure_value(value.__wrapped__)
         if root in _FRAMEWORKS:
             return kind.__name__ not in _FIXED
         return root not in _COMPUTE or root in ("itertools", "random")  # they go on where they were
 
-    def _is_odd_method(self, value: Any) -> bool:
+    def _is_impure_method(self, value: Any) -> bool:
         holder = value.__self__
         if isinstance(holder, type) and value.__name__ == "apply" and hasattr(holder, "backward"):
             self.classes.append(holder)
             return False
         if isinstance(holder, type) and type(value) is types.MethodType:
-            return self._is_odd(value.__func__)
+            return self._is_impure_value(value.__func__)
         if holder is None or isinstance(holder, (type, types.ModuleType)) or type(holder).__name__ == "PyCapsule":
             home = (value.__module__ or "").partition(".")[0]
             if home == "builtins":
@@ -177,8 +177,8 @@ def _known_names(tree: ast.AST, function: types.FunctionType) -> dict[str, Any]:
 
 
 def _attribute(holder: Any, name: str) -> Any:
-    """``holder.name`` without running code of the program's. The holder itself where it cannot be told: what is odd
-    about it is odd about its parts."""
+    """``holder.name`` without running code of the program's. The holder itself where it cannot be told: what is impure
+    about it is so of its parts."""
     if isinstance(holder, types.ModuleType):
         found = vars(holder).get(name, _UNKNOWN)
         return getattr(holder, name, None) if found is _UNKNOWN and _root(holder) in _COMPUTE else found

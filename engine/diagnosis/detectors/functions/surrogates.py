@@ -20,7 +20,7 @@ _WORDS = re.compile(
 
 def surrogate(function: type, wrong: Sequence[SlotCheck]) -> str:
     """What says so, or "". A mistake in a formula has none of these."""
-    if all(check.bent for check in wrong):
+    if all(check.nonlinear for check in wrong):
         return "its backward is not linear in the gradient that it is given, as each derivative is"
     found = _WORDS.search(_text(function))
     if found is not None:

@@ -17,7 +17,7 @@ from adbg.engine.diagnosis.detectors.graphs.calls import place
 from adbg.engine.diagnosis.detectors.graphs.switches import switch
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.diagnosis.ledger import Ledger
-from adbg.engine.diagnosis.source import inside, scope_at, tree_of
+from adbg.engine.diagnosis.source import called_name, inside, scope_at, tree_of
 from adbg.engine.diagnosis.values import is_library
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.running_call import Running
@@ -122,7 +122,7 @@ def _candidates(file: str) -> Iterator[_Candidate]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or id(node) in scoped:
             continue
-        name = _called(node)
+        name = called_name(node)
         if name not in _SETS and not (name in ("__enter__", "enter_context") and _enters(node)):
             continue
         value = node.args[0] if name in _SETS and node.args else None
@@ -147,20 +147,16 @@ def _left_by_itself(node: ast.AST) -> Sequence[ast.expr]:
 def _enters(call: ast.Call) -> bool:
     """``no_grad().__enter__()``, ``stack.enter_context(no_grad())``."""
     entered = [*call.args, call.func.value] if isinstance(call.func, ast.Attribute) else call.args
-    return any(isinstance(each, ast.Call) and _called(each) in _CONTEXTS for each in entered)
+    return any(isinstance(each, ast.Call) and called_name(each) in _CONTEXTS for each in entered)
 
 
 def _is_undone(scope: ast.AST | None, line: int) -> bool:
     return scope is not None and any(
         isinstance(node, ast.Call) and node.lineno > line
-        and (_called(node) == "__exit__" or (_called(node) in _SETS and not _is_false(node)))
+        and (called_name(node) == "__exit__" or (called_name(node) in _SETS and not _is_false(node)))
         for node in inside(scope)
     )  # fmt: skip
 
 
 def _is_false(call: ast.Call) -> bool:
     return bool(call.args) and isinstance(call.args[0], ast.Constant) and call.args[0].value is False
-
-
-def _called(call: ast.Call) -> str:
-    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")

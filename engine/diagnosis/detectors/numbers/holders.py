@@ -14,7 +14,7 @@ from typing import Any
 
 from adbg.engine.backends.base import Backend
 from adbg.engine.diagnosis.detectors.numbers import values
-from adbg.engine.diagnosis.source import assigned, assigned_before, inside, scope_at
+from adbg.engine.diagnosis.source import assigned, assigned_before, called_name, inside, scope_at
 from adbg.engine.diagnosis.values import is_library, is_users
 from adbg.engine.frames import forget_stack, locals_of
 from adbg.engine.outside import suppress
@@ -76,12 +76,8 @@ def _taken(line: SourceLine) -> list[str]:
         node.args[0].id
         for node in (inside(scope) if scope is not None else ())
         if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Name)
-        and node.lineno <= line.line <= (node.end_lineno or 0) and _called(node) in _TAKERS
+        and node.lineno <= line.line <= (node.end_lineno or 0) and called_name(node) in _TAKERS
     ]  # fmt: skip
-
-
-def _called(call: ast.Call) -> str:
-    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
 def _computed(line: SourceLine, name: str) -> SourceLine | None:
@@ -94,7 +90,7 @@ def _computed(line: SourceLine, name: str) -> SourceLine | None:
             return None
         at, statement = found
         value = getattr(statement, "value", None)
-        while isinstance(value, ast.Call) and _called(value) in _MOVERS:
+        while isinstance(value, ast.Call) and called_name(value) in _MOVERS:
             owner = value.func.value if isinstance(value.func, ast.Attribute) else None
             library = isinstance(owner, ast.Name) and owner.id in ("np", "numpy")
             value = value.args[0] if value.args and (library or owner is None) else owner

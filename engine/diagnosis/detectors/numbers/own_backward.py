@@ -8,6 +8,7 @@ import linecache
 import textwrap
 from typing import Any
 
+from adbg.engine.diagnosis.source import called_name
 from adbg.engine.outside import suppress
 from adbg.engine.types import SourceLine
 
@@ -32,7 +33,7 @@ def suspect(function: Any) -> tuple[SourceLine | None, bool]:
         file = inspect.getsourcefile(backward) or backward.__code__.co_filename
         tree = ast.parse(textwrap.dedent("".join(source)))
         expressions = [node for node in ast.walk(tree) if isinstance(node, ast.expr)]
-        unwritten = {node.lineno + first - 1 for node in expressions if _called(node) in _UNWRITTEN}
+        unwritten = {node.lineno + first - 1 for node in expressions if called_name(node) in _UNWRITTEN}
         lines = unwritten or {node.lineno + first - 1 for node in expressions if _singular(node)}
         body = next(node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
         sure = len(lines) == 1
@@ -46,12 +47,4 @@ def _singular(node: ast.expr) -> bool:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
         power = node.right
         return isinstance(power, ast.UnaryOp) or (isinstance(power, ast.Constant) and power.value not in (1, 2, 3, 4))
-    return _called(node) in _CALLS
-
-
-def _called(node: ast.expr) -> str:
-    """The last name of what a call calls; "" for anything else."""
-    if not isinstance(node, ast.Call):
-        return ""
-    called = node.func
-    return called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
+    return called_name(node) in _CALLS

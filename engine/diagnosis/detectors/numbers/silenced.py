@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import ast
 import os
-import sys
-import types
 from collections.abc import Iterator
 
-from adbg.engine.diagnosis.source import scope_at, tree_of
-from adbg.engine.diagnosis.values import is_users
-from adbg.engine.frames import forget_stack
+from adbg.engine.diagnosis.detectors.earlier.together import calls_now
+from adbg.engine.diagnosis.source import called_name, scope_at, tree_of
 from adbg.engine.types import SourceLine
 
 _CALLS = frozenset({
@@ -36,14 +33,7 @@ def is_copy(line: SourceLine) -> bool:
 
 
 def _files() -> set[str]:
-    found, frame = set(), sys._getframe(1)
-    at: types.FrameType | None = frame
-    while at is not None:
-        if is_users(at):
-            found.add(os.path.abspath(at.f_code.co_filename))
-        at = at.f_back
-    forget_stack()
-    return found
+    return {os.path.abspath(code.co_filename) for code, _ in calls_now()}
 
 
 def _blocks(file: str) -> Iterator[SourceLine]:
@@ -56,7 +46,7 @@ def _blocks(file: str) -> Iterator[SourceLine]:
 
 
 def _ignores(expression: ast.expr) -> bool:
-    if not isinstance(expression, ast.Call) or ast.unparse(expression.func).rpartition(".")[2] != "errstate":
+    if not isinstance(expression, ast.Call) or called_name(expression) != "errstate":
         return False
     return any(isinstance(each.value, ast.Constant) and each.value.value == "ignore" for each in expression.keywords)
 
@@ -64,4 +54,4 @@ def _ignores(expression: ast.expr) -> bool:
 def _makes(node: ast.AST) -> bool:
     if isinstance(node, ast.BinOp):
         return isinstance(node.op, (ast.Div, ast.Pow))
-    return isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in _CALLS
+    return called_name(node) in _CALLS

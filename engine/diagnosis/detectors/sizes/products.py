@@ -50,8 +50,7 @@ def _assigned(attribute: str, forward: SourceLine | None) -> SourceLine | None:
 
 
 def _leaves_below(call: Any, key: int) -> Iterator[int]:
-    """Accumulate nodes of what the two factors are made of, in execution order: those near to the product, and below a
-    factor that is a product itself, those near to that."""
+    """Accumulate nodes of what the factors are made of, a few nodes below the product at most, in execution order."""
     found: set[int] = set()
     todo = [(key, 0)]
     while todo:

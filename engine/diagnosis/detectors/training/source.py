@@ -8,8 +8,8 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator
 
+from adbg.engine.diagnosis.source import called_name, scope_at, tree_of
 from adbg.engine.diagnosis.source import inside as nodes_inside
-from adbg.engine.diagnosis.source import scope_at, tree_of
 from adbg.engine.types import SourceLine
 
 
@@ -109,7 +109,7 @@ def dropping(file: str, line: int) -> str | None:
     for node in _statements(file):
         if not isinstance(node, ast.Call) or not node.lineno <= line <= (node.end_lineno or 0):
             continue
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        name = called_name(node)
         text = ast.unparse(node)
         if not (name.endswith("dropout") or name[:-2].endswith("dropout") or name == "scaled_dot_product_attention"):
             continue
