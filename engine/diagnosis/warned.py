@@ -7,8 +7,8 @@ import re
 import sys
 from typing import Any
 
+from adbg.engine import shown_warnings
 from adbg.engine.outside import suppress
-from adbg.engine.python import shown_warnings
 from adbg.engine.python.user_code import source_line, user_frame
 from adbg.engine.types import SourceLine
 

@@ -200,10 +200,13 @@ for _ in range(10):
     optimizer = adam(model.parameters())
     fit(model, optimizer, 1)
 """
-ADAPTS_BY_HAND = ADAPTS.replace("    load(model, start)\n", """
+ADAPTS_BY_HAND = ADAPTS.replace(
+    "    load(model, start)\n",
+    """
     for name, each in model.named_parameters():
         write(each, start[name])
-""")
+""",
+)
 REMADE_AND_CLAMPED = """
 model = net()
 for _ in range(10):

@@ -200,17 +200,22 @@ train()
 print(len(ASKED), sorted(set(ASKED)))
 """
 # A mode that counts copies.
-MODE = """
+MODE = (
+    """
 from torch.utils._python_dispatch import TorchDispatchMode
 class Count(TorchDispatchMode):
     calls = 0
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         Count.calls += 1
         return function(*args, **(kwargs or {}))
-""" + DRAWS + LOOP.replace("for step", "mode = Count()\nmode.__enter__()\nfor step") + """
+"""
+    + DRAWS
+    + LOOP.replace("for step", "mode = Count()\nmode.__enter__()\nfor step")
+    + """
 mode.__exit__(None, None, None)
 print(Count.calls)
 """
+)
 # A class that counts, and whose names are those of adbg's own way through a list.
 LISTS = """
 CALLS = []

@@ -202,9 +202,7 @@ class OperatorTap(Tap):
                     watcher, OperatorCall(name, operands, versions, (), (), grad_mode, False, args, kwargs, error)
                 )
                 raise
-            self._tell(
-                watcher, OperatorCall(name, operands, versions, (), (), grad_mode, False, args, kwargs), result
-            )
+            self._tell(watcher, OperatorCall(name, operands, versions, (), (), grad_mode, False, args, kwargs), result)
             return result
         finally:
             aside.depth -= 1

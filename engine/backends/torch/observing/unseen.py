@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
+from adbg.engine import shown_warnings
 from adbg.engine.backends.common.observing.stand_ins import disguised
 from adbg.engine.backends.common.tracebacks import strip_own
 from adbg.engine.outside import DISGUISED, suppress
-from adbg.engine.python import shown_warnings
 
 
 class RightLines:

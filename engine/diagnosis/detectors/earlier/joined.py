@@ -88,9 +88,7 @@ class Joining(Detector):
             return number < than.mark
         return call.address(key) in than.nodes
 
-    def links(
-        self, call: BackwardCall, than: Call, through: int | None, known: set[int] | None = None
-    ) -> list[Link]:
+    def links(self, call: BackwardCall, than: Call, through: int | None, known: set[int] | None = None) -> list[Link]:
         """Where this graph goes over into an older one, first to run first; only where that leads to ``through``.
         ``known``: what ``older`` returned."""
         older = set(known) if known is not None else self.older(call, than)

@@ -83,9 +83,12 @@ for _ in range(10):
 OWN = "    loss.backward()\n    if step == 3"
 CLEARED = GAN.replace(OWN, "    of_critic.CLEAR()\n" + OWN)
 # The critic takes no gradient while the generator learns.
-FROZEN = GAN.replace("    loss = soft(-critic(gen", "    freeze(critic, True)\n    loss = soft(-critic(gen") + """
+FROZEN = (
+    GAN.replace("    loss = soft(-critic(gen", "    freeze(critic, True)\n    loss = soft(-critic(gen")
+    + """
     freeze(critic, False)
 """
+)
 # An encoder that two losses train: each has its head, one has none.
 SHARED = """
 encoder, head = mlp(4, 6), nn.Linear(6, 1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from adbg.engine.python import shown_warnings
+from adbg.engine import shown_warnings
 
 PLACE: Any = warnings
 
