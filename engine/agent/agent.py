@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from adbg.engine import own_threads
 from adbg.engine.agent import import_watch as importwatch
 from adbg.engine.agent.aids import AidSwitches
 from adbg.engine.agent.client import Client
@@ -52,6 +53,7 @@ from adbg.engine.session.told_later import Gatherer
 if TYPE_CHECKING:
     from adbg.profiles.control import Profiling
 
+ENDING = 2.0  # seconds that the end of the program waits for threads of adbg's
 PATIENCE = 30.0  # seconds that a program waits for a front end that does not speak
 LEAVING = 1.0  # seconds that a front end which hung up has to be gone
 AGAIN = 0.2  # seconds between two looks at what a process learns late: 9 us of a backward call's begin
@@ -393,6 +395,7 @@ def _stay_ahead(framework: str) -> None:
 def _close() -> None:
     if _current is not None:
         _current.close()
+    own_threads.end_all(ENDING)  # also those of an agent that is leaving, or has left
 
 
 def _at_exit() -> None:

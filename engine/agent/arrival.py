@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 
+from adbg.engine import own_threads
 from adbg.engine.agent import agent as agents
 from adbg.engine.errors import AdbgError
 from adbg.engine.flag import Flag
@@ -33,6 +34,7 @@ def arrive(session_file: str, dial: Callable[[], socket.socket], aside: Mapping[
     Raises AdbgError: another front end debugs this process; OSError, ValueError: there is no such session any more.
     """
     config = read_config(Path(session_file))
+    own_threads.count(threading.current_thread())
     with _arriving:
         there = agents.current()
         if isinstance(there, LateAgent) and there.config.token != config.token:

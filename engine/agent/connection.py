@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from adbg.engine import own_threads
 from adbg.engine.descriptors import Own, freed, lifted, never_freed
 from adbg.engine.errors import AdbgError, ProtocolError
 from adbg.engine.outside import own, suppress
@@ -62,9 +63,8 @@ class Connection:
 
     def start(self) -> None:
         """Start both threads."""
-        self._reader = threading.Thread(target=self._read, name="adbg-reader", daemon=True)
-        self._reader.start()
-        threading.Thread(target=self._write, name="adbg-writer", daemon=True).start()
+        self._reader = own_threads.begin(self._read, "adbg-reader", end=self.close)
+        own_threads.begin(self._write, "adbg-writer", end=self.close)
 
     @property
     def gone(self) -> bool:

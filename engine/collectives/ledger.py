@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from adbg.engine import own_threads
 from adbg.engine.backends.base import Backend, CollectiveTaps, KnownGroup
 from adbg.engine.backends.base.collectives import GROUP, ID, SEQ, STATE, THREAD, LiveRow, row_value
 from adbg.engine.flag import Flag
@@ -83,10 +84,8 @@ class Ledger(Observer):
             self._met.value = 1
         try:
             if self._watcher is None:
-                self._watcher = threading.Thread(
-                    target=self._watch, args=(self._ending,), name="adbg-ledger", daemon=True
-                )
-                self._watcher.start()
+                ending = self._ending
+                self._watcher = own_threads.begin(self._watch, "adbg-ledger", (ending,), ending.set)
             if group.name not in self._groups:
                 self._groups.add(group.name)
                 self._new_group([found for taps in self.taps for found in taps.groups()])
