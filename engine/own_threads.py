@@ -2,9 +2,9 @@
 
 Python up to 3.13 ends a thread that asks for the GIL of an interpreter which is ending by ``pthread_exit``. Where that
 happens below a destructor of C++ (torch lets go of the GIL around the end of a tensor and takes it again in one), the
-unwinding ends in ``std::terminate``: the program, done with all it had to do, ends by SIGABRT. Measured with torch 2.13:
-3 of 160 runs on a busy machine that left a stop by ``disconnect`` and ended at once. So the program's end waits for these
-threads, but not for ever. (Paddle 3.3.1 keeps the GIL there.)
+unwinding ends in ``std::terminate``: the program, done with all it had to do, ends by SIGABRT. Measured with torch
+2.13: 3 of 160 runs on a busy machine that left a stop by ``disconnect`` and ended at once. So the program's end waits
+for these threads, but not for ever. (Paddle 3.3.1 keeps the GIL there.)
 """
 
 from __future__ import annotations
