@@ -14,7 +14,7 @@ from typing import Any
 
 from adbg.engine.backends.base import Backend
 from adbg.engine.diagnosis.detectors.numbers import values
-from adbg.engine.diagnosis.source import assigned, assigned_before, called_name, inside, scope_at
+from adbg.engine.diagnosis.source import assigned, assigned_before, called_name, inside, scope_at, tree_of
 from adbg.engine.diagnosis.values import is_library, is_users
 from adbg.engine.frames import forget_stack, locals_of
 from adbg.engine.outside import suppress
@@ -37,7 +37,7 @@ def holder_of_bad_data(backend: Backend, nan: bool) -> tuple[str, SourceLine] | 
         for owner in _owners():
             for name, value in tuple(vars(owner).items()):
                 bad, count = _bad_in(backend, value, nan)
-                line = assigned(_file_of(type(owner)), name, type(owner).__name__) if bad else None
+                line = _given(_file_of(type(owner)), name, type(owner).__name__) if bad else None
                 if line is not None:
                     return (
                         f"{type(owner).__name__}.{name}, {bad:,} {'NaN' if nan else 'infinite'} of {count:,} elements",
@@ -125,6 +125,22 @@ def _owners() -> Iterator[Any]:
         if depth < _DEPTH:
             wanted = tuple(inner.values()) if own else (inner.get("dataset"),)
             found += [(each, depth + 1) for each in wanted if each is not None]
+
+
+def _given(file: str, name: str, kind: str) -> SourceLine | None:
+    """Where an attribute of a class gets its numbers: the only line that appends to it, else where it is assigned."""
+    tree = tree_of(file)
+    found = [
+        node.lineno
+        for each in (ast.walk(tree) if tree is not None else ())
+        if isinstance(each, ast.ClassDef) and each.name == kind
+        for node in ast.walk(each)
+        if isinstance(node, ast.Call) and called_name(node) in ("append", "extend")
+        and isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) == f"self.{name}"
+    ]  # fmt: skip
+    if len(found) != 1:
+        return assigned(file, name, kind)
+    return SourceLine(file, found[0], getattr(scope_at(file, found[0]), "name", "<module>"))
 
 
 def _file_of(kind: type) -> str:

@@ -24,11 +24,16 @@ def silenced() -> SourceLine | None:
 
 
 def is_copy(line: SourceLine) -> bool:
-    """Whether the statement at a line only gives on what it was given: ``self.rows = rows``."""
+    """Whether the statement at a line only gives on what it was given: ``self.rows = rows``, or appends that."""
     tree = tree_of(line.file)
     for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.Assign) and node.lineno <= line.line <= (node.end_lineno or 0):
-            return not any(isinstance(each, (ast.Call, ast.BinOp, ast.UnaryOp)) for each in ast.walk(node.value))
+        if not isinstance(node, (ast.Assign, ast.Expr)) or not node.lineno <= line.line <= (node.end_lineno or 0):
+            continue
+        given: list[ast.expr] = [node.value]
+        if isinstance(node, ast.Expr):
+            given = node.value.args if isinstance(node.value, ast.Call) else []
+        inner = [part for each in given for part in ast.walk(each)]
+        return not any(isinstance(each, (ast.Call, ast.BinOp, ast.UnaryOp)) for each in inner)
     return False
 
 

@@ -117,7 +117,40 @@ for x in DataLoader(Rows(features(volume).astype("float32")), batch_size=8):
     clear()
 """
 
-PROGRAMS = {"quiet": QUIET, "windows": WINDOWS, "returns": RETURNS, "several": SEVERAL, "harmless": HARMLESS}
+# What is made quietly is appended to an attribute by a class of the program's: the block only calls that.
+APPENDED = """
+class Windows(Dataset):
+    def __init__(self, series):
+        self.x, self.y = [], []
+        for row in series:
+            for at in range(0, 60, 6):
+                past = row[at : at + 6]
+                self.x.append((past - past.mean()) / past.std())  # CAUSE
+                self.y.append(at)
+        self.x = np.stack(self.x)
+    def __getitem__(self, index):
+        return self.x[index]
+    def __len__(self):
+        return len(self.x)
+series = np.random.default_rng(0).normal(size=(5, 60)).astype("float32")
+series[3, 12:36] = 1.5
+with np.errstate(all="ignore"):
+    windows = Windows(series)
+for x in DataLoader(windows, batch_size=5):
+    loss = net(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    clear()
+"""
+
+PROGRAMS = {
+    "appended": APPENDED,
+    "quiet": QUIET,
+    "windows": WINDOWS,
+    "returns": RETURNS,
+    "several": SEVERAL,
+    "harmless": HARMLESS,
+}
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +177,12 @@ def test_the_block_in_which_numpy_keeps_quiet(runs: dict[str, Run]) -> None:
     first = runs["quiet"].check_first("nonfinite")
     assert first["confidence"] <= 0.75 and "say nothing" in " ".join(first["evidence"]), first
     assert not [each for each in runs["quiet"].every if each["kind"] == "lost-update"], "NaN does not change"
+
+
+@each
+def test_what_is_appended_within_such_a_block(runs: dict[str, Run]) -> None:
+    first = runs["appended"].check_first("nonfinite")
+    assert "Windows.x, 24 NaN" in " ".join(first["evidence"]), "four windows of six that stood still"
 
 
 @each
