@@ -1,7 +1,8 @@
 """Diagnosis of this process: the detectors, which taps are in for them, and when they are asked.
 
 Optimistic watch, precise look: cheap taps are in always; operators, hooks and every gradient are watched in sampled
-iterations (1 to 3, then every power of two from 8 on), or in each one when it is asked to look deep.
+iterations (1 to 3, then every power of two from 8 on, and the first three behind a new optimizer), or in each one when
+it is asked to look deep.
 
 What was switched on while the program runs begins with the end of the next outermost backward: taps are put in between
 two statements of the program's, on its own thread, and what detectors are told begins with a whole iteration.
@@ -16,6 +17,7 @@ from typing import Any
 from adbg.engine.backends.base import Backend, HookPlan, Need, Observation, Watcher
 from adbg.engine.diagnosis.detector import Detector, known
 from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.diagnosis.sampling import Sampling
 from adbg.engine.outside import own
 from adbg.engine.protocol import messages as p
 from adbg.engine.session.observers import Observer
@@ -31,11 +33,6 @@ _TOLD = (
 )  # fmt: skip
 _ASKED = ("at_stop", "at_error", "uncaught")  # told of what nobody watched, too, where somebody asks at a stop
 _RESULTS = ("not applicable", "clear", "could not look", "finding")  # the last one counts, of several frameworks
-
-
-def is_sampled(iteration: int) -> bool:
-    """Whether the iteration that ends with the ``iteration``-th outermost backward is looked at closely."""
-    return iteration <= 3 or (iteration >= 8 and iteration & (iteration - 1) == 0)
 
 
 def merged(rows: Iterable[p.Examined]) -> list[p.Examined]:
@@ -238,6 +235,7 @@ class _OfBackend(Watcher):
         self._why: dict[type[Detector], str] = {}
         self._telling: set[int] = set()  # threads on which detectors are at work
         self._over = self.watching = False
+        self._sampling = Sampling()
         self._all = list(self._made(classes))
         self._working = list(self._all)
         self._calls: dict[str, list[tuple[Detector, Callable[..., None]]]] = {}
@@ -302,7 +300,7 @@ class _OfBackend(Watcher):
 
     def _sample(self, iteration: int) -> None:
         """Have the taps in for the iteration that ends with that backward."""
-        self.facts.sampled = self.facts.deep or is_sampled(iteration)
+        self.facts.sampled = self.facts.deep or self._sampling.holds(iteration)
         self._have()
 
     def _have(self) -> None:
@@ -390,6 +388,8 @@ class _OfBackend(Watcher):
         self.tell("operator", call)
 
     def optimizer(self, event: Any) -> None:
+        if event.what == "made" and not self.at_work:
+            self._sampling.optimizer_made(self.facts.iteration)
         self.tell("optimizer", event)
 
     @property

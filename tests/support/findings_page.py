@@ -47,7 +47,8 @@ under it. The script's results are the same as without adbg, to the bit. Where n
 called, the program was killed, a detector failed) the first line says that, and not that nothing was found.
 
 Cheap looks are taken in every iteration. Those that cost more (every operator, every gradient) are taken in iterations
-1 to 3, 8, 16, 32 and so on; with `--deep` in each one, and the script is run twice to see whether it repeats itself.
+1 to 3, 8, 16, 32 and so on, and in the first three behind a new optimizer; with `--deep` in each one, and the script is
+run twice to see whether it repeats itself.
 
 At a stop that you came to without it (`adbg run -b nan train.py`, an exception), `diagnose` judges what lies there: the
 gradients, what the node and those below it saved, the frames of the exception. Where the cause lies in a forward that

@@ -14,8 +14,8 @@ from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, ModuleCall, Need, OptimizerEvent, detector
 from adbg.engine.diagnosis.detectors.ranks.sources import use_of
-from adbg.engine.diagnosis.diagnosis import is_sampled
 from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.diagnosis.sampling import is_sampled
 from adbg.engine.diagnosis.source import tree_of
 from adbg.engine.diagnosis.values import is_users, line_in, steps_of
 from adbg.engine.outside import suppress

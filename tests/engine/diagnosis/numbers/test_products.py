@@ -82,7 +82,18 @@ for step in range(12):
     optimizer.CLEAR()
 """
 SCALED = UNSCALED.replace("  # CAUSE", "")
-PROGRAMS = {"both": BOTH, "one": ONE, "weighted": WEIGHTED}
+# The adapter comes behind a pre-training of the base: its phase has iterations that are looked at closely, too.
+PRETRAINED = BOTH.replace(
+    "net = Adapter(nn.Linear(6, 4))",
+    """base = nn.Linear(6, 4)
+optimizer = adam(base.parameters())
+for step in range(17):
+    (base(noise(8, 6)) - 1).square().mean().backward()
+    optimizer.step()
+    optimizer.CLEAR()
+net = Adapter(base)""",
+)
+PROGRAMS = {"both": BOTH, "pretrained": PRETRAINED, "one": ONE, "weighted": WEIGHTED}
 PROGRAMS |= {"unscaled": UNSCALED.replace("SCALE", "1e6"), "scaled": SCALED.replace("SCALE", "1.0")}
 
 
@@ -103,6 +114,12 @@ def test_two_factors_that_are_zero(runs: dict[str, Run]) -> None:
     found = runs["both"].check_first("zero-gradient")
     assert "down" in found["message"] and "up" in found["message"] and "both factors" in found["message"], found
     assert runs["both"].plain.strip().startswith("[0.0, 0.0]"), "it is as the program says"
+
+
+@each
+def test_two_factors_behind_a_pretraining(runs: dict[str, Run]) -> None:
+    found = runs["pretrained"].check_first("zero-gradient")
+    assert "iteration 19:" in " ".join(found["evidence"]), found
 
 
 @each
