@@ -41,9 +41,9 @@ class _Along:
 @detector("wrong-axis")
 class WrongAxis(Detector):
     """A softmax along one axis of which one element each is then picked along another (the class of every token, of
-    what was made to add up to 1 over the tokens). A reshape to the sizes that a transpose would have made, before a loss
-    that takes one of these axes for the classes. And what was reduced over one axis without keepdim meets its source,
-    where a broadcast lines it up with another axis; seen where sizes are equal, for else it raises.
+    what was made to add up to 1 over the tokens). A reshape to the sizes that a transpose would have made, before a
+    loss that takes one of these axes for the classes. And what was reduced over one axis without keepdim meets its
+    source, where a broadcast lines it up with another axis; seen where sizes are equal, for else it raises.
 
     Evidence: both lines, the shapes and the axes.
     Mistaken for: positions that are picked with all of their classes, which is told apart by the index: it is the same
