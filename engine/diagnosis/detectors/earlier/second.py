@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from adbg.engine.backends.base import BackwardCall
 from adbg.engine.diagnosis.detector import detector
 from adbg.engine.diagnosis.detectors.earlier.carried import kept_on
+from adbg.engine.diagnosis.detectors.earlier.handed import taken_from
 from adbg.engine.diagnosis.detectors.earlier.joined import Call, Joining, Link, above, lines_of, place
 from adbg.engine.diagnosis.detectors.earlier.parted import APART, CLEARED, parted_at
 from adbg.engine.diagnosis.detectors.earlier.together import (
@@ -104,6 +105,15 @@ class SecondBackward(Joining):
         if line is not None and (text := self.facts.text_of(line)).startswith("@"):
             evidence.append(f"`{text}` keeps what '{name}' returned, with its graph")
         if by.location == call.location:
+            used = lines_of(call, link.newer)
+            taken = taken_from(self.facts.backend, call, link.older, used, line, name)
+            if taken is not None:
+                use, inner = taken
+                return use, (
+                    f"'{inner}', which is handed on in {what} of {place(line)}, still belongs to the graph of that "
+                    f"iteration, which the backward at {place(call.location)} has freed: use {inner}.detach() at "
+                    f"{place(use)}"
+                ), evidence  # fmt: skip
             return line, (
                 f"{what}, made at {place(line)}, still belongs to the graph of an earlier iteration, which the "
                 f"backward at {place(call.location)} has freed: detach it there, or compute it anew in each iteration"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import os
 from dataclasses import dataclass, field
@@ -10,10 +11,16 @@ from typing import Any
 from adbg.engine.backends.base import Backend, HookCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.numbers import values
+from adbg.engine.diagnosis.source import called_name, function_named, inside, parameters_of, returns_of
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
 
 _SAME = 1e-5  # norms that differ by less, relative: of another layout, or of the same elements
+# What is computed for a statistic, and never to change a gradient by; clipping, scaling and masks are.
+_STATISTICS = frozenset({
+    "abs_", "absolute_", "square_", "pow_", "log_", "log2_", "log10_", "log1p_", "exp_", "sqrt_", "rsqrt_", "floor_",
+    "ceil_", "isnan_", "logical_not_", "eq_", "ne_", "gt_", "lt_", "ge_", "le_",
+})  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -32,11 +39,13 @@ class _Hook:
 @detector("gradient-hook", "hooks-pile-up")
 class GradientHook(Detector):
     """A hook that the program registered changes gradients: makes them zero, NaN, or scales them by a large factor;
-    or the same hook is registered again in each iteration, so that it runs ever more often.
+    one that is to look at them only, and returns nothing, computes a statistic in their own memory (``abs_()``); or the
+    same hook is registered again in each iteration, so that it runs ever more often.
 
     Evidence: norms of the gradient before and after the hook, and how many copies of the hook are registered.
-    Mistaken for: clipping, masks and small factors are meant that way: a note at most. Parameters that are frozen by a
-    hook which makes their gradient zero: a warning that says so.
+    Mistaken for: clipping, masks and small factors are meant that way: a note at most, also where a hook writes them in
+    place and returns nothing. Parameters that are frozen by a hook which makes their gradient zero: a warning that says
+    so.
     Cost: two norms in the first three runs of each hook, then at every power of two.
     """
 
@@ -86,9 +95,12 @@ class GradientHook(Detector):
 
     def _judge(self, hook: _Hook, call: HookCall) -> None:
         before, after = hook.norms[-1]
+        looks = call.after is call.before and _statistic(call.hook)
         changed = [(one, two) for one, two in hook.norms if one > 0 and math.isfinite(one)]
         if math.isfinite(before) and not math.isfinite(after):
             self._tell(hook, call, "nan", "error", 0.92, "makes finite gradients NaN or infinite")
+        elif looks:
+            self._tell_looks(hook, call, looks)
         elif len(changed) >= 2 and all(two == 0 for _, two in changed):
             what = "makes every gradient that it is given zero"
             if self._names(hook):  # nothing below a parameter loses its gradient
@@ -103,7 +115,18 @@ class GradientHook(Detector):
             elif hook.kind not in ("zero", "scale", "nan"):
                 self._tell(hook, call, "changes", "note", 0.3, "changes gradients, as clipping and masks do")
 
-    def _tell(self, hook: _Hook, call: HookCall, kind: str, severity: str, confidence: float, what: str) -> None:
+    def _tell_looks(self, hook: _Hook, call: HookCall, found: tuple[SourceLine, str]) -> None:
+        line, method = found
+        what = (
+            f"looks at gradients, and returns nothing; but {method}() at {os.path.basename(line.file)}:{line.line} "
+            f"writes into the gradient itself: use {method.rstrip('_')}(), or a clone() of it"
+        )
+        self._tell(hook, call, "looks", "warning", 0.88, what, line)
+
+    def _tell(
+        self, hook: _Hook, call: HookCall, kind: str, severity: str, confidence: float, what: str,
+        cause: SourceLine | None = None,
+    ) -> None:  # fmt: skip
         if hook.kind == kind or (hook.kind and kind == "changes"):
             return
         hook.kind = kind
@@ -113,7 +136,7 @@ class GradientHook(Detector):
             Finding(
                 hook.told, "gradient-hook", severity, confidence,
                 f"the hook {hook.name} on {self._on(hook, call)} {what}",
-                cause=facts.cause(hook.line),
+                cause=facts.cause(cause or hook.line),
                 evidence=[
                     *[f"norm {one:.6g} before the hook, {two:.6g} after it" for one, two in hook.norms[-4:]],
                     *([hook.element] if hook.element else []),
@@ -164,6 +187,61 @@ class GradientHook(Detector):
                 next=["info graph"],
             )
         )  # fmt: skip
+
+
+def _statistic(hook: Any) -> tuple[SourceLine, str] | None:
+    """The line, and the method, by which the source of a hook that returns nothing computes a number in the memory of
+    what it is given, also through a view: ``m = grad.flatten().abs_().mean()``. None where it writes there otherwise.
+    """
+    code = getattr(hook, "__code__", None)
+    function = function_named(code.co_filename, code.co_firstlineno) if code is not None else None
+    if function is None or returns_of(function):
+        return None
+    known = set(parameters_of(function)) - {"self"}
+    nodes = sorted(inside(function), key=lambda node: getattr(node, "lineno", 0))
+    for node in nodes:
+        if isinstance(node, ast.Assign) and _root(node.value) in known and not _is_number(node.value):
+            known |= {each.id for each in node.targets if isinstance(each, ast.Name)}
+    alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}  # nothing takes their result
+    written = [node for node in nodes if _root(_written(node)) in known]
+    found = [node for node in written if id(node) not in alone and _method(node) in _STATISTICS]
+    if not found or len(found) < len(written):
+        return None
+    return SourceLine(os.path.abspath(code.co_filename), found[0].lineno, function.name), _method(found[0])
+
+
+def _written(node: ast.AST) -> ast.AST | None:
+    """What a node of the source writes into."""
+    if isinstance(node, ast.Subscript):
+        return node.value if isinstance(node.ctx, ast.Store) else None
+    if isinstance(node, ast.AugAssign):
+        return node.target
+    if isinstance(node, ast.keyword):
+        return node.value if node.arg == "out" else None
+    return node if _method(node) else None
+
+
+def _method(node: ast.AST) -> str:
+    """Of a call ``x.abs_()``, or ``torch.abs_(x)``: its name, where it is one that writes in place."""
+    name = called_name(node)
+    return name if name.endswith("_") and not name.endswith("__") else ""
+
+
+def _root(node: ast.AST | None) -> str:
+    """The variable that an expression begins with: "x" of ``x.data.view(-1)[0]``, and of ``torch.ravel(x)``."""
+    while node is not None:
+        if isinstance(node, ast.Call):
+            plain = isinstance(node.func, ast.Attribute) and _root(node.func) not in ("torch", "paddle", "F")
+            node = node.func if plain else node.args[0] if node.args else None
+        elif isinstance(node, (ast.Attribute, ast.Subscript)):
+            node = node.value
+        else:
+            return node.id if isinstance(node, ast.Name) else ""
+    return ""
+
+
+def _is_number(node: ast.AST) -> bool:
+    return any(called_name(each) in ("item", "float", "tolist", "numpy") for each in ast.walk(node))
 
 
 def _first_changed(backend: Backend, before: Any, after: Any) -> str:

@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, detector
+from adbg.engine.diagnosis.detectors.functions.counts import count_of
 from adbg.engine.diagnosis.detectors.functions.inference import is_inference, is_refused, mode_of
 from adbg.engine.diagnosis.detectors.functions.layers import made_in, path_to, self_of
 from adbg.engine.diagnosis.source import expression_at, operands_of
@@ -55,8 +56,8 @@ _NO_GRAPH = "does not require grad and does not have a grad_fn"
 @detector("operator-error")
 class OperatorError(Detector):
     """An operator of the forward raised an exception that ended the program: which one, what it expected, what it was
-    given, and which line made the operand that does not fit: also a state for a full batch at a smaller one, and what
-    was made under inference_mode.
+    given, and which line made the operand that does not fit: also a state for a full batch at a smaller one, the number
+    of rows that another one was made with, and what was made under inference_mode.
 
     Evidence: shape, dtype and device of every operand, and the line that made it.
     Mistaken for: an exception of the user's own (``raise``) is none of an operator and is not told.
@@ -327,8 +328,16 @@ class OperatorError(Detector):
             line = self._made(steps, place, name, value, error) if len(rows) == 1 else None
             if line is not None and said & sizes - set(batch):
                 why = f"{name}, made at line {line.line}, is {self._meta(value)}"
+                at = line_in(error, frame)
+                wrong = said & sizes - set(batch)
+                count = count_of(frame, at, name, wrong, self._shape_of) if at is not None else None
+                if count is not None:
+                    line, why = count[2], f"{why}, for {count[0]} is {count[1]} at line {count[2].line}"
                 return line, f"{why}, and the batch has {rows.pop()} rows"
         return None
+
+    def _shape_of(self, value: Any) -> tuple[int, ...]:
+        return self._shape(value) if self.facts.backend.is_tensor(value) else ()
 
     def _shape(self, value: Any) -> tuple[int, ...]:
         return tuple(self.facts.backend.meta(value).shape or ())

@@ -10,6 +10,7 @@ from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, shape
 from adbg.engine.diagnosis.detectors.graphs.marks import Marked, Marks
+from adbg.engine.diagnosis.detectors.graphs.mixed import Reshaped
 from adbg.engine.diagnosis.detectors.graphs.turned import axis_behind
 from adbg.engine.diagnosis.detectors.numbers import values
 from adbg.engine.diagnosis.facts import Facts
@@ -40,13 +41,15 @@ class _Along:
 @detector("wrong-axis")
 class WrongAxis(Detector):
     """A softmax along one axis of which one element each is then picked along another (the class of every token, of
-    what was made to add up to 1 over the tokens). And what was reduced over one axis without keepdim meets its source,
-    where a broadcast lines it up with another axis; seen where sizes are equal, for else it raises.
+    what was made to add up to 1 over the tokens). A reshape to the sizes that a transpose would have made, before a
+    loss that takes one of these axes for the classes. And what was reduced over one axis without keepdim meets its
+    source, where a broadcast lines it up with another axis; seen where sizes are equal, for else it raises.
 
     Evidence: both lines, the shapes and the axes.
     Mistaken for: positions that are picked with all of their classes, which is told apart by the index: it is the same
     for all classes. Experts that choose their tokens, pairs of a contrastive loss in another order: what a gather picks
-    is only a note, what a loss picks (nll_loss, ctc_loss) a warning. A normalisation of a symmetric matrix: of
+    is only a note, what a loss picks (nll_loss, ctc_loss) a warning. What was reshaped twice may lie as it is meant to,
+    and rows that are kept whole do (both not told). A normalisation of a symmetric matrix: of
     reductions only a note is told.
     Cost: in sampled iterations a look at each operator's name; once the index is read.
     """
@@ -57,6 +60,7 @@ class WrongAxis(Detector):
         super().__init__(facts)
         self._reduced: Marks[str] = Marks()
         self._normalised: Marks[_Along] = Marks()
+        self._reshaped = Reshaped(facts)
 
     def operator(self, call: OperatorCall) -> None:
         if call.error is not None or not call.results or not call.operands:
@@ -72,6 +76,7 @@ class WrongAxis(Detector):
                 if known is not None and known.what == repr(shape(other)) == repr(shape(result)):
                     self._tell_reduced(known, one, call)
         self._softmax(call, name, result)
+        self._reshaped.operator(call)
 
     def _softmax(self, call: OperatorCall, name: str, result: Any) -> None:
         sizes = shape(call.operands[0])

@@ -48,6 +48,7 @@ class Shared:
     ref: Any
     digest: int  # of its bytes when an operator took it last
     version: int | None
+    mark: int | None  # nodes made by then: others that saved what lies there may have it in memory that was freed since
     used: bool = False
     span: tuple[int, int] = (0, 0)
 
@@ -64,11 +65,11 @@ class Silent:
         """An array shares the memory of ``value`` from here on."""
         digest = self._digest(value)
         if digest is not None:
-            version = self.facts.backend.version_of(value)
+            version, mark = self.facts.backend.version_of(value), self.facts.backend.made_so_far()
             span = span_of(value)
             for at in where:
                 self._arrays[at] = line_of(call.lines)
-                self._shared[at, span] = Shared(where, line_of(call.lines), ref, digest, version, span=span)
+                self._shared[at, span] = Shared(where, line_of(call.lines), ref, digest, version, mark, span=span)
 
     @staticmethod
     def shares(call: OperatorCall) -> Any:
@@ -87,9 +88,10 @@ class Silent:
         if digest is not None:
             # Only the part that was taken: another part of a ring of buffers may be filled meanwhile.
             span, version = span_of(value), self.facts.backend.version_of(value)
+            mark = self.facts.backend.made_so_far()
             for at in where:
                 self._shared[at, span] = Shared(
-                    where, self._arrays[at], weakref.ref(value), digest, version, True, span
+                    where, self._arrays[at], weakref.ref(value), digest, version, mark, True, span
                 )
 
     def __bool__(self) -> bool:
@@ -139,7 +141,7 @@ class Silent:
 
     def _by_saved(self, running: Running, shared: dict[tuple[int, tuple[int, int]], Shared], uses: list[Use]) -> None:
         """The tensor that the array was made of is gone (``x.detach().numpy()``): its memory is that of what a node
-        saved."""
+        saved. One that was made since saved something else, which may lie where the tensor lay."""
         known = {at for use in uses if shared for where, _, _ in (*use.takes, *use.makes) for at in where}
         asked = {key: each for key, each in shared.items() if key[0] in known}
         if not asked or self._hidden(running):
@@ -152,6 +154,9 @@ class Silent:
                 for at, _ in backend.storages(each.value):
                     found = asked.get((at, span_of(each.value)))
                     if found is None or backend.version_of(each.value) != found.version:
+                        continue
+                    seq = call.describe(key).seq
+                    if seq is not None and found.mark is not None and seq >= found.mark:
                         continue
                     if self._digest(each.value) != found.digest:
                         self._tell_array(running, key, found)

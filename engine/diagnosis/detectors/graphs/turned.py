@@ -32,7 +32,7 @@ def axis_behind(call: OperatorCall, axis: int) -> int | None:
         gone = order or range(rank)
         found = axis - sum(1 for each in gone if each < axis and source[each] == 1)
     elif name in _FOLDS:
-        found = _folded(source, axis, result)
+        found = folded(source, axis, result)
     elif name == "getitem" and len(call.arguments) == 2:
         found = _indexed(call.arguments[1], axis, rank)
     else:
@@ -50,7 +50,7 @@ def _numbers(call: OperatorCall) -> list[int]:
     return found
 
 
-def _folded(source: Sequence[int], axis: int, result: Sequence[int]) -> int | None:
+def folded(source: Sequence[int], axis: int, result: Sequence[int]) -> int | None:
     """By the strides that its elements have: an axis of the result that has all of them."""
     inner = math.prod(source[axis + 1 :])
     for at, size in enumerate(result):

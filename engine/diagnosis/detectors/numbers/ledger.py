@@ -45,6 +45,7 @@ class Made:
     # Of data: the line that gave its holder the array. Of infinities, and of what a mask made: the line that put them.
     held: SourceLine | None = None
     guessed: bool = False  # ``held`` is the likely one only
+    negative: bool = False  # data from outside, of which some is minus infinity
     node: int | None = None  # ``Graph.address`` of the node that the operator made, where it made it of finite operands
 
     @property
@@ -72,6 +73,7 @@ class Ledger:
         self._edges: dict[tuple[str, int], tuple[int, str]] = {}  # line -> iteration, an operand at such a place
         self._recent: dict[tuple[str, int], Made] = {}  # by line: what was not finite there last
         self._searched = False  # for the holder of bad data: once
+        self._quiet: dict[tuple[bool, bool], SourceLine | None] = {}
         self.backward: list[Made] = []  # made while this backward runs, by Python code in it
 
     def of(self, tensor: Any) -> Made | None:
@@ -146,14 +148,18 @@ class Ledger:
             if made.parents and (made.nan or not before):
                 made.held = made.parents[0].held or made.parents[0].line
                 made.evidence += _way(made.held, made.parents[0].line)
+                if made.parents[0].negative:  # no mask, but what NumPy's logarithm gave
+                    self._ask_source(made, False, True)
             # Of an origin alone: deep graphs whose nodes Python has touched overflow the C stack as they are freed.
             if not in_backward and backend.has_graph(result):
                 made.node = backend.node_address(getattr(result, "grad_fn", None))
         if parents and not nan and all(each.kind == "constant" for each in parents):
             made.kind = "constant"  # a mask that was moved, or added to something
-            made.held = _put_at(parents)
+            made.negative = all(each.negative for each in parents)
+            made.held = made.held if made.guessed else _put_at(parents)
         if made.kind == "data":
-            self._find_holder(made)
+            made.negative = self._some_negative(result)
+            self.find_holder(made)
         if made.kind == "constant":
             made.parents = ()  # no chain over all iterations of a table that is written to
         self._keep(result, made)
@@ -180,21 +186,22 @@ class Ledger:
         kind = "parameter" if name else "data"
         if kind == "data" and (of := self._gradient_of(operand)):
             kind, name = "gradient", of
-        if kind == "data" and not nan and self._only_negative(operand):
+        negative = kind == "data" and self._some_negative(operand)
+        if negative and not nan and self._only_negative(operand):
             kind = "constant"
         made = Made(kind, name or call.name, call.lines, nan, inf, meta.numel, values.shape_text(backend, operand))
-        made.iteration = self._facts.iteration
+        made.iteration, made.negative = self._facts.iteration, negative
         found = values.numbers(backend, operand)
         place = found.first_bad() if found is not None else None
         if found is not None and place is not None:
             where = values.index_text(place, found.shape)
             made.evidence.append(f"element {where} is {values.plain(found.flat[place])}" if where else "it is a scalar")
         if kind == "data":
-            self._find_holder(made)
+            self.find_holder(made)
         self._keep(operand, made)
         return made
 
-    def _find_holder(self, made: Made) -> None:
+    def find_holder(self, made: Made) -> None:
         """What NumPy said of its numbers; whose array it was, for the first that is not finite."""
         if not self._searched:
             self._searched = True
@@ -204,7 +211,15 @@ class Ledger:
             made.evidence.append(f"NumPy warned in {os.path.basename(line.file)}:{line.line}: {text}")
         if len(warned) == 1:
             made.held = next(iter(warned))
-        elif not warned and (made.held is None or is_copy(made.held)) and (quiet := silenced()) is not None:
+        elif not warned and (made.held is None or is_copy(made.held)):
+            self._ask_source(made, bool(made.nan), made.negative)
+
+    def _ask_source(self, made: Made, nan: bool, negative: bool) -> None:
+        """Where NumPy keeps quiet: the line that may have made what data has. Read once."""
+        if (nan, negative) not in self._quiet:
+            self._quiet[nan, negative] = silenced(nan, negative)
+        quiet = self._quiet[nan, negative]
+        if quiet is not None:
             made.held, made.guessed = quiet, True
             where = f"{os.path.basename(quiet.file)}:{quiet.line}"
             made.evidence.append(f"NumPy is told to say nothing of what it makes at {where}: `{Facts.text_of(quiet)}`")
@@ -226,6 +241,10 @@ class Ledger:
             if gradient is not None and not here.isdisjoint(self._places(gradient)):
                 return name
         return ""
+
+    def _some_negative(self, operand: Any) -> bool:
+        found = values.stats(self._facts.backend, operand)
+        return found is not None and bool(found.neg_inf)
 
     def _only_negative(self, operand: Any) -> bool:
         found = values.stats(self._facts.backend, operand)

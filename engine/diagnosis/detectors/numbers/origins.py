@@ -158,6 +158,8 @@ class Origins:
         made = self._ledger.like(*source.value) if source.value is not None else None
         if made is not None and made.origin().line not in (None, forward):
             return self.of_made(made.origin(), call)
+        if source.kind == "data" and (brought := self._brought(source, forward)) is not None:
+            return self.of_made(brought, call)
         if source.kind == "data":
             message = f"the data is not finite already: it enters at {words}"
         elif source.kind == "operator":
@@ -176,6 +178,17 @@ class Origins:
             backward=call.number, forward=forward, cause=self._facts.cause(forward), evidence=source.evidence,
             next=[f"b {at.unique_name}"],
         )  # fmt: skip
+
+    def _brought(self, source: saved.Source, forward: SourceLine | None) -> Made | None:
+        """Data that no operator was seen to take, such as infinities that might have been a mask; None where whose it
+        is, is not known."""
+        if source.value is None or forward is None:
+            return None
+        what, nan, inf = source.value
+        made = Made("data", source.name, (forward,), nan, inf, source.numel, what, negative=source.negative)
+        self._ledger.find_holder(made)
+        made.evidence = [*source.evidence, *made.evidence]
+        return made if made.held is not None else None
 
     def of_parameter(self, name: str, evidence: list[str], used: SourceLine | None) -> Finding | None:
         """A parameter is not finite as the forward begins. None where what made it so is told already."""

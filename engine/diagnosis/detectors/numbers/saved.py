@@ -3,6 +3,7 @@ one of finite gradients."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,8 @@ class Source:
     evidence: list[str] = field(default_factory=list)
     sure: bool = True
     value: tuple[str, int, int] | None = None  # of data: shape and dtype, NaN, infinite elements
+    numel: int = 0
+    negative: bool = False  # of data: the first bad element is minus infinity
 
 
 def usable(graph: Graph, key: int) -> Sequence[SavedValue]:
@@ -99,11 +102,14 @@ def _made_by(backend: Backend, call: BackwardCall, key: int, saved: SavedValue, 
     if maker is None and not backend.has_graph(saved.value):
         found = values.numbers(backend, saved.value)
         place = found.first_bad() if found is not None else None
+        negative = False
         if found is not None and place is not None:
+            negative = found.flat[place] == -math.inf
             told.append(f"{saved.name}{values.index_text(place, found.shape)} is {values.plain(found.flat[place])}")
         nan, inf = backend.nonfinite(saved.value)
         what = values.shape_text(backend, saved.value)
-        return Source("data", key, name=saved.name, evidence=told, value=(what, nan, inf))
+        numel = backend.meta(saved.value).numel
+        return Source("data", key, "", saved.name, told, True, (what, nan, inf), numel, negative)
     return Source("", key, evidence=told, sure=False)
 
 

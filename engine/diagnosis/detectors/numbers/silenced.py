@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import os
+import sys
+import warnings
 from collections.abc import Iterator
 
 from adbg.engine.diagnosis.detectors.earlier.together import calls_now
@@ -14,17 +16,31 @@ _CALLS = frozenset({
     "log", "log2", "log10", "log1p", "sqrt", "power", "divide", "true_divide", "reciprocal", "arccos", "arcsin",
     "arctanh", "exp", "expm1",
 })  # fmt: skip
+_OVERFLOW = frozenset({"exp", "expm1", "power"})  # of large numbers only
+_COPIES = frozenset({
+    "from_numpy", "as_tensor", "tensor", "to_tensor", "asarray", "array", "astype", "copy", "float",
+    "ascontiguousarray",
+})  # fmt: skip
 
 
-def silenced() -> SourceLine | None:
-    """The first line that divides, or takes a root or a logarithm, of the only block under ``errstate(… "ignore")`` of
-    NumPy's in the files of the functions that run here; None where there are several, or none."""
-    found = [line for file in sorted(_files()) for line in _blocks(file)]
-    return found[0] if len(found) == 1 else None
+def silenced(nan: bool, negative: bool) -> SourceLine | None:
+    """In the files of the functions that run here: the first line that divides, or takes a root or a logarithm, of the
+    only block under ``errstate(… "ignore")`` of NumPy's. Where NumPy keeps quiet everywhere (``seterr``, a filter of
+    warnings), the only line of all at which it can make NaN (else infinities), or the only logarithm where some are
+    ``negative``. None where there are several, or none."""
+    files = sorted(_files())
+    found = [line for file in files for line in _blocks(file)]
+    if found or not _is_quiet(nan):
+        return found[0] if len(found) == 1 else None
+    every = [each for file in files for each in _makers(file)]
+    logarithms = [each for each in every if each[1].startswith("log")]
+    lines = {line for line, _ in (logarithms if negative and not nan and len(logarithms) == 1 else every)}
+    return lines.pop() if len(lines) == 1 else None
 
 
 def is_copy(line: SourceLine) -> bool:
-    """Whether the statement at a line only gives on what it was given: ``self.rows = rows``, or appends that."""
+    """Whether the statement at a line only gives on what it was given: ``self.rows = rows``, a tensor of that, or what
+    is appended."""
     tree = tree_of(line.file)
     for node in ast.walk(tree) if tree is not None else ():
         if not isinstance(node, (ast.Assign, ast.Expr)) or not node.lineno <= line.line <= (node.end_lineno or 0):
@@ -33,8 +49,50 @@ def is_copy(line: SourceLine) -> bool:
         if isinstance(node, ast.Expr):
             given = node.value.args if isinstance(node.value, ast.Call) else []
         inner = [part for each in given for part in ast.walk(each)]
-        return not any(isinstance(each, (ast.Call, ast.BinOp, ast.UnaryOp)) for each in inner)
+        computed = [each for each in inner if isinstance(each, (ast.Call, ast.BinOp, ast.UnaryOp))]
+        return all(called_name(each) in _COPIES for each in computed)
     return False
+
+
+def _is_quiet(nan: bool) -> bool:
+    """Whether NumPy's own words on NaN (else on infinities) are switched off now."""
+    numpy = sys.modules.get("numpy")
+    state = numpy.geterr() if numpy is not None else {}
+    if state.get("invalid" if nan else "divide") == "ignore":
+        return True
+    for action, message, category, module, _ in warnings.filters:  # the first that fits counts
+        if message is None and module is None and issubclass(RuntimeWarning, category):
+            return action == "ignore"
+    return False
+
+
+def _makers(file: str) -> Iterator[tuple[SourceLine, str]]:
+    """Lines of a file at which NumPy may make what is not finite, and by what: its functions, and divisions by anything
+    but a constant in a function that calls NumPy."""
+    tree = tree_of(file)
+    nodes = list(ast.walk(tree)) if tree is not None else []
+    names = {
+        each.asname or each.name for node in nodes if isinstance(node, ast.Import) for each in node.names
+        if each.name == "numpy"
+    }  # fmt: skip
+    calls = [each for each in nodes if isinstance(each, ast.Call) and _owner(each.func) in names]
+    scopes = {id(scope_at(file, each.lineno)) for each in calls}
+    for each in calls:
+        if called_name(each) in _CALLS - _OVERFLOW:
+            yield _line(file, each.lineno), called_name(each)
+    for node in nodes:
+        divisor = getattr(node, "right", getattr(node, "value", None))
+        divides = isinstance(node, (ast.BinOp, ast.AugAssign)) and isinstance(node.op, ast.Div)
+        if divides and not isinstance(divisor, ast.Constant) and id(scope_at(file, node.lineno)) in scopes:
+            yield _line(file, node.lineno), "/"
+
+
+def _owner(function: ast.expr) -> str:
+    return getattr(function.value, "id", "") if isinstance(function, ast.Attribute) else ""
+
+
+def _line(file: str, number: int) -> SourceLine:
+    return SourceLine(file, number, getattr(scope_at(file, number), "name", "<module>"))
 
 
 def _files() -> set[str]:
@@ -47,7 +105,7 @@ def _blocks(file: str) -> Iterator[SourceLine]:
         if isinstance(node, ast.With) and any(_ignores(item.context_expr) for item in node.items):
             lines = [getattr(each, "lineno", 0) for part in node.body for each in ast.walk(part) if _makes(each)]
             line = min(lines, default=node.body[0].lineno)
-            yield SourceLine(file, line, getattr(scope_at(file, line), "name", "<module>"))
+            yield _line(file, line)
 
 
 def _ignores(expression: ast.expr) -> bool:

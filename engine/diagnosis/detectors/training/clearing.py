@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,14 +31,19 @@ class Clearing:
 
 
 class Clearings:
-    """Of each optimizer, as it is cleared for the first time from a line."""
+    """Of each optimizer, as it is cleared for the first time from a line; and of the modules that a line asks."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, SourceLine], Clearing] = {}
+        self._modules: dict[SourceLine, set[int]] = {}  # lines that ask modules -> ids of all that they clear
 
     def note(self, event: OptimizerEvent) -> None:
         """On the thread that clears, while it does."""
         line, key = event.line, id(event.optimizer)
+        if event.optimizer is None:
+            if line is not None and (line in self._modules or len(self._modules) < _MOST):
+                self._modules.setdefault(line, set()).update(map(id, event.tensors))
+            return
         if line is None or (key, line) in self._known or len(self._known) >= _MOST:
             return
         frame = frame_at(line)
@@ -52,6 +57,13 @@ class Clearings:
 
     def of(self, optimizer: int, line: SourceLine | None) -> Clearing | None:
         return self._known.get((optimizer, line)) if line is not None else None
+
+    def beside(self, left: Collection[int], cleared: Collection[int]) -> SourceLine | None:
+        """The only line that asks modules, where it clears all of ``cleared`` and nothing of ``left`` (ids)."""
+        if len(self._modules) != 1 or not cleared:
+            return None
+        line, reached = next(iter(self._modules.items()))
+        return line if reached.issuperset(cleared) and reached.isdisjoint(left) else None
 
 
 def _ids(value: Any) -> Iterator[int]:

@@ -41,7 +41,7 @@ class ZeroGrad(LoopDetector):
         self._clearings = Clearings()
 
     def happens(self, event: OptimizerEvent, optimizer: Optimizer | None) -> None:
-        if event.what == "zeroed" and optimizer is not None:
+        if event.what == "zeroed":
             self._clearings.note(event)
         if event.what == "stepped" and optimizer is not None:
             most = max((held.stale for held in optimizer.held), default=0)
@@ -69,6 +69,17 @@ class ZeroGrad(LoopDetector):
                 return found
         return None
 
+    def _with(self, optimizer: Optimizer) -> list[Held]:
+        """What other optimizers were given, which the same line steps."""
+        others = [each for each in self.ledger.optimizers.values() if each is not optimizer]
+        same = [each for each in others if each.step_line is not None and each.step_line == optimizer.step_line]
+        return [held for each in same for held in each.held if held.total]
+
+    def _other_module(self, stale: list[Held], others: list[Held]) -> SourceLine | None:
+        """The line that clears a module, and is to clear ``stale`` too: it reaches all that is stepped with them."""
+        left, cleared = ({id(held.ref()) for held in each} for each in (stale, others))
+        return self._clearings.beside(left, cleared)
+
     def _goes_on(self, optimizer: Optimizer) -> None:
         """It was told after two steps, and none that was followed since was another."""
         told = self.facts.findings.get(self._told[optimizer.key])
@@ -94,6 +105,8 @@ class ZeroGrad(LoopDetector):
             text = f"gradients are never cleared ({what} is never called)"
         elif len(stale) < len(received):
             text = f"{what} does not reach all parameters that {optimizer.kind} steps"
+            if (forgotten := self._other_module(stale, [held for held in received if not held.stale])) is not None:
+                text += f": {place(forgotten)} clears others"
         elif all(moment.optimizer not in (0, optimizer.key) for moment in zeroed):
             text = f"{what} is called, but of another optimizer"
             off = switched_off(line, what.partition("(")[0]) if line is not None else None
@@ -103,6 +116,9 @@ class ZeroGrad(LoopDetector):
             elif (wrong := self._meant(zeroed, optimizer)) is not None:
                 forgotten = wrong.line
                 text += f": {place(wrong.line)} does not reach {optimizer.kind}"
+        elif (forgotten := self._other_module(stale, self._with(optimizer))) is not None:
+            text = f"{what} is called, but of a module with other parameters than {optimizer.kind} steps, at "
+            text += place(forgotten)
         else:
             text = f"{what} is not called between steps of {optimizer.kind}"
         evidence = [f"norm of the gradient of {held.name} at the last steps: {norms(held.norms)}" for held in stale[:3]]

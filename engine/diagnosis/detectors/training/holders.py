@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from adbg.engine.diagnosis.detector import OptimizerEvent, detector
 from adbg.engine.diagnosis.detectors.training.leaves import Leaf, in_container, tensors_of
 from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, norms
-from adbg.engine.diagnosis.detectors.training.source import place, uncalled
+from adbg.engine.diagnosis.detectors.training.source import place, replacing, uncalled
 from adbg.engine.diagnosis.ledger import Held, Optimizer
+from adbg.engine.diagnosis.values import is_library
 from adbg.engine.diagnosis.variables import variable_of
 from adbg.engine.outside import suppress
 from adbg.engine.protocol.messages import Finding
@@ -297,13 +299,31 @@ class NotOptimized(LoopDetector):
             "no optimizer holds it" for leaf in leaves[:3]
         ]  # fmt: skip
         self._old = frozenset(id(held.ref()) for held in stale)
+        line, when, advice = optimizer.made, "was made", ""
+        if all(held.total for held in stale):  # no other order helps: the optimizer was right until then
+            paths = [leaf.path for leaf in leaves]
+            replaced = replacing(self._files(optimizer, leaves), paths, optimizer.variable.short)
+            when = "had trained the ones before"
+            if replaced is not None:
+                line, advice = replaced, f"; give it the new ones, or make it anew, behind {place(replaced)}"
         self._found.append(
             Finding(
                 0, "stale-parameters", "error", 0.93,
-                f"{names} were replaced after {optimizer.kind} was made: it steps the old ones, which nothing uses",
-                cause=self.facts.cause(optimizer.made), evidence=evidence, next=_show(leaves),
+                f"{names} were replaced after {optimizer.kind} {when}: it steps the old ones, which nothing uses"
+                f"{advice}",
+                cause=self.facts.cause(line), evidence=evidence, next=_show(leaves),
             )
         )  # fmt: skip
+
+    def _files(self, optimizer: Optimizer, leaves: list[Leaf]) -> set[str]:
+        """Where to look for what replaced them: those of the optimizer and of the modules that hold them."""
+        found = {line.file for line in (optimizer.made, optimizer.step_line) if line is not None}
+        for leaf in leaves:
+            whole = self.ledger.owner(leaf.ref())
+            code = getattr(type(whole.ref()).__init__ if whole is not None else None, "__code__", None)
+            if code is not None and not is_library(code.co_filename):
+                found.add(os.path.abspath(code.co_filename))
+        return found
 
     def _fold(self, told: int) -> None:
         """The old ones get no gradient: a consequence, also where it is told later."""

@@ -7,6 +7,7 @@ import linecache
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator
+from typing import TypeGuard
 
 from adbg.engine.diagnosis.source import called_name, scope_at, tree_of
 from adbg.engine.diagnosis.source import inside as nodes_inside
@@ -101,6 +102,50 @@ def assigning(near: SourceLine, attribute: str) -> SourceLine | None:
             line = found.pop()
             return SourceLine(near.file, line, _function(near.file, line))
     return None
+
+
+def replacing(files: Iterable[str], paths: Iterable[str], optimizer: str) -> SourceLine | None:
+    """The only line that gives the module of parameters ("head.weight", "head.bias") another value behind its
+    constructor; in a function that knows nothing of the ``optimizer``, the only line that calls it."""
+    known = sorted(set(files))
+    split = [path.split(".") for path in paths]
+    parts = [each[:-1] or each for each in split]
+    names = [part for part in reversed(parts[0]) if part.isidentifier()] if parts else []
+    for name in names if all(each == parts[0] for each in parts) else ():
+        found = [(file, node) for file in known for node in _statements(file) if _assigns(node, name)]
+        scopes = [scope_at(file, node.lineno) for file, node in found]
+        behind = [each for each, scope in zip(found, scopes) if getattr(scope, "name", "") != "__init__"]
+        if len(behind) == 1:
+            file, node = behind[0]
+            line = SourceLine(file, node.lineno, _function(file, node.lineno))
+            return _called_in(known, line, optimizer) or line
+        if behind:
+            return None
+    return None
+
+
+def _assigns(node: ast.AST, name: str) -> TypeGuard[ast.Assign]:
+    if not isinstance(node, ast.Assign) or isinstance(node.value, ast.Constant):
+        return False
+    flat = [each for target in node.targets for each in getattr(target, "elts", [target])]
+    return any(isinstance(each, ast.Attribute) and each.attr == name for each in flat)
+
+
+def _called_in(files: Iterable[str], line: SourceLine, optimizer: str) -> SourceLine | None:
+    """The only line that calls the function which ``line`` is in, where that does not name the optimizer."""
+    scope = scope_at(line.file, line.line)
+    if not isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return None
+    if any(optimizer in (getattr(each, "id", ""), getattr(each, "attr", "")) for each in ast.walk(scope)):
+        return None
+    found = {
+        (file, node.lineno) for file in files for node in _statements(file)
+        if isinstance(node, ast.Call) and called_name(node) == scope.name
+    }  # fmt: skip
+    if len(found) != 1:
+        return None
+    file, number = found.pop()
+    return SourceLine(file, number, _function(file, number))
 
 
 def dropping(file: str, line: int) -> str | None:

@@ -138,6 +138,39 @@ LEFT = LEAVES.replace("LEAVE ", "raise Done ").replace("CAUGHT", "Done")
 FAILED = LEAVES.replace("LEAVE ", "raise Done ").replace("CAUGHT", "Exception")
 SLIPPED = LEAVES.replace("LEAVE ", "grad = {}['gone'] ").replace("CAUGHT", "KeyError")
 
+# A mean of sizes is taken in the memory of the gradient itself.
+WATCHED = """
+sizes = []
+class Watch:
+    def __init__(self, net):
+        for each in net.parameters():
+            each.register_hook(self.look)
+    def look(self, grad):
+        flat = grad.detach()
+        size = flat.abs_().mean().item()  # CAUSE
+        sizes.append(size)
+net = nn.Linear(4, 4)
+Watch(net)
+opt = sgd(net)
+for _ in range(6):
+    loss = net(noise(8, 4)).square().mean()
+    loss.backward()
+    opt.step()
+    opt.CLEAR()
+print(sizes)
+"""
+STATISTIC = "size = flat.abs_().mean().item()  # CAUSE"
+LOOKED = {
+    "looks": WATCHED.replace(STATISTIC, "size = flat.abs().mean().item()"),
+    "copies": WATCHED.replace("grad.detach()", "grad.clone()"),
+}
+CLIPPED = {  # no statistic is needed of what stands alone, nor of what is clipped; what is returned is meant
+    "clips": WATCHED.replace(STATISTIC, "flat.clip_(-0.1, 0.1)\n        size = flat.abs().mean().item()"),
+    "clips at once": WATCHED.replace(STATISTIC, "size = flat.clip_(-0.1, 0.1).abs_().mean().item()"),
+    "turns": WATCHED.replace(STATISTIC, "flat.abs_()\n        size = flat.mean().item()"),
+    "returns": WATCHED.replace("append(size)", "append(size)\n        return grad"),
+}
+
 BUGGY = {
     "recompute-differs": DRAWN, "wrong-derivative": SLIP, "backward-error": FAILED, "backward-error, own": SLIPPED,
 }  # fmt: skip
@@ -154,7 +187,7 @@ WORDS = {
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     framework = request.param
-    programs = BUGGY | MEANT | HEALTHY
+    programs = BUGGY | MEANT | HEALTHY | LOOKED | CLIPPED | {"watched": WATCHED}
     if framework == "paddle":  # makes an OSError of it, which the program does not catch
         programs = {name: text for name, text in programs.items() if name not in ("left", "backward-error, own")}
     for word, meant in WORDS[framework].items():
@@ -185,3 +218,13 @@ def test_an_approximation_that_says_so_is_a_warning(runs: dict[str, Run]) -> Non
 def test_what_leaves_or_counts_on_purpose_is_no_finding(runs: dict[str, Run]) -> None:
     for name in HEALTHY.keys() & runs.keys():
         runs[name].check_healthy()
+
+
+@each
+def test_a_statistic_in_the_memory_of_a_gradient(runs: dict[str, Run]) -> None:
+    first = runs["watched"].check_first("gradient-hook")
+    assert first["severity"] == "warning" and "use abs()" in first["message"], first
+    for name in LOOKED:
+        runs[name].check_healthy()
+    for name in CLIPPED:
+        runs[name].check_healthy("gradient-hook")

@@ -65,6 +65,28 @@ def train(net, batches):
 train(Net(), [(noise(8, 3), False), (noise(8, 3), False), (noise(8, 3), True)])
 """
 
+# As many rows as a last index says, where the last ones are named by none.
+COUNTED = """
+class Net(Module):
+    def __init__(self):
+        super().__init__()
+        self.own, self.sent = nn.Linear(3, 4), nn.Linear(3, 4)
+    def forward(self, x, ends):
+        rows = int(ends.max()) + 1  # CAUSE
+        sent = framework.zeros([rows, 4])
+        sent = sent + self.sent(x)[ends]
+        sent = sent.tanh()
+        return self.own(x) + sent
+def train(net, batches):
+    for x, ends in batches:
+        net(x, framework.arange(ends)).square().mean().backward()
+train(Net(), [(noise(8, 3), 8), (noise(9, 3), 9), (noise(8, 3), 7)])
+"""
+# A number of the source is no count: what is made of it is named.
+FIXED = COUNTED.replace("int(ends.max()) + 1  # CAUSE", "7").replace("[rows, 4])", "[rows, 4])  # CAUSE").replace(
+    "[(noise(8, 3), 8), (noise(9, 3), 9)", "[(noise(7, 3), 7), (noise(7, 3), 7)"
+).replace("        sent = sent + self.sent(x)[ends]\n        sent = sent.tanh()\n", "")  # fmt: skip
+
 INFERENCE = """
 net = nn.Linear(4, 1)
 with framework.inference_mode():  # CAUSE
@@ -84,7 +106,7 @@ def train():
 train()
 """
 
-BOTH = {"batch": BATCH, "later": LATER}
+BOTH = {"batch": BATCH, "later": LATER, "counted": COUNTED, "fixed": FIXED}
 TORCH = {"inference": INFERENCE, "embedded": EMBEDDED}  # Paddle has no such tensors
 
 

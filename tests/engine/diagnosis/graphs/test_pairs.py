@@ -94,6 +94,32 @@ for step in range(3):
 OF_FIRST = BOUNDED.replace("WRITE", "WEIGHT(first)")
 OF_SECOND = BOUNDED.replace("WRITE", "WEIGHT(second)")
 
+# Scores of three classes at five places, brought to the shape that the loss wants.
+TAGGED = """
+net = nn.Linear(4, 3)
+opt = sgd(net)
+for step in range(3):
+    x = noise(6, 5, 4)
+    tags = x[:, :, :3].argmax(-1)
+    loss = F.cross_entropy(SHAPED, tagsALONG)  # CAUSE
+    loss.backward()
+    opt.step()
+    opt.CLEAR()
+"""
+RESHAPED = TAGGED.replace("SHAPED", "net(x).reshape([6, 3, 5])")
+LOGARITHMS = TAGGED.replace("F.cross_entropy(SHAPED, tagsALONG)", "F.nll_loss(F.log_softmax(rows, 1), tags)").replace(
+    "    loss =", "    rows = net(x).reshape([6, 3, 5])  # CAUSE\n    loss ="
+).replace("tags)  # CAUSE", "tags)")  # fmt: skip
+TURNED = {
+    "transposed": TAGGED.replace("SHAPED", "net(x).TURN"),
+    "folded": TAGGED.replace("SHAPED, tagsALONG", "net(x).reshape([30, 3]), tags.flatten()"),
+    # A layer that gives all places of one class side by side, and rows that change places with their targets.
+    "wide": TAGGED.replace("Linear(4, 3)", "Linear(20, 15)").replace(
+        "SHAPED", "net(x.flatten(1)).reshape([6, 5, 3]).reshape([6, 3, 5])"
+    ),
+    "rows": TAGGED.replace("SHAPED, tagsALONG", "net(x).reshape([5, 6, 3])[:, 0], tags.reshape([5, 6])[:, 0]"),
+}
+
 ABSOLUTE = """
 net = nn.Linear(4, 3)
 opt = sgd(net)
@@ -107,15 +133,18 @@ for step in range(3):
 
 BUGGY = {
     "loss-broadcast": ("error", SQUARED), "loss-broadcast, paired": ("error", PAIRED),
+    "wrong-axis, reshaped": ("error", RESHAPED), "wrong-axis, logarithms": ("error", LOGARITHMS),
     "loss-broadcast, weighed": ("warning", WEIGHED), "loss-broadcast, column": ("warning", COLUMN),
     "silent-overwrite": ("error", OF_SECOND), "loss-input": ("warning", ABSOLUTE),
 }  # fmt: skip
 NOTES = {"loss-broadcast, ranked": RANKED, "wrong-axis": ROUTED}
-HEALTHY = MEANT | {"bounded": OF_FIRST}
+HEALTHY = MEANT | TURNED | {"bounded": OF_FIRST}
 WORDS = {
-    "torch": {"CLEAR": "zero_grad", "WEIGHT(first)": "first.weight.data.mul_(0.5)",
+    "torch": {"CLEAR": "zero_grad", "ALONG": "", "TURN": "transpose(1, 2)",
+              "WEIGHT(first)": "first.weight.data.mul_(0.5)",
               "WEIGHT(second)": "second.weight.data.mul_(0.5)"},
-    "paddle": {"CLEAR": "clear_grad", "WEIGHT(first)": "first.weight.set_value(first.weight * 0.5)",
+    "paddle": {"CLEAR": "clear_grad", "ALONG": ", axis=1", "TURN": "transpose([0, 2, 1])",
+               "WEIGHT(first)": "first.weight.set_value(first.weight * 0.5)",
                "WEIGHT(second)": "second.weight.set_value(second.weight * 0.5)"},
 }  # fmt: skip
 

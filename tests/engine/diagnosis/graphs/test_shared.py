@@ -130,13 +130,38 @@ for _ in range(4):
     optimizer.CLEAR()
 """
 
+# A batch of which one part has a graph, that every step of the update takes.
+ROLLOUT = """
+net = nn.Linear(4, 1)
+optimizer = adam(net)
+def collect():
+    rows = noise(8, 4)
+    return rows, net(rows).tanh()
+def update(rows, old):
+    for _ in range(2):
+        gain = (net(rows) - old).exp()  # CAUSE
+        optimizer.CLEAR()
+        gain.square().mean().backward()
+        optimizer.step()
+for _ in range(3):
+    batch = collect()
+    update(*batch)
+"""
+ROLLOUT_ON = ROLLOUT.replace("- old)", "- old.detach())")
+# What was a tensor already where it was made is detached there.
+PLAIN = ROLLOUT.replace("  # CAUSE", "").replace("return rows, net(rows)", "return net(rows)").replace(
+    "    batch = collect()\n    update(*batch)",
+    "    old = collect()  # CAUSE\n    update(noise(8, 4), old)",
+)  # fmt: skip
+PLAIN_ON = PLAIN.replace("collect()  #", "collect().detach()  #")
+
 DETACH = {
     "carried": CARRIED, "state": STATE, "twice": TWICE, "before": BEFORE, "one line": ONE_LINE, "helped": HELPED,
-    "critic": CRITIC,
+    "critic": CRITIC, "rollout": ROLLOUT, "plain": PLAIN,
 }  # fmt: skip
 FOLLOWED = {
     "carried on": CARRIED_ON, "state on": STATE_ON, "twice on": TWICE_ON, "detached": DETACHED, "anew": ANEW,
-    "critic apart": CRITIC_APART,
+    "critic apart": CRITIC_APART, "rollout on": ROLLOUT_ON, "plain on": PLAIN_ON,
 }  # fmt: skip
 
 

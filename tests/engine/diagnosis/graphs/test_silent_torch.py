@@ -136,11 +136,68 @@ HEALTHY = """
         print(step, loss.item(), cost.item(), float(values.sum()))
 """
 
+# An environment gives the same array each time.
+ROLLOUT = """
+    import numpy as np
+    import torch
+    import torch.nn as nn
+
+    class Environment:
+        def __init__(self):
+            self.state = np.zeros(4, dtype=np.float32)
+            self.source = np.random.default_rng(0)
+
+        def step(self, action):
+            self.state[:-1] = self.state[1:].copy()
+            self.state[-1] = self.source.normal() + 0.1 * action[0]
+            return self.state
+
+    torch.manual_seed(0)
+    policy, spread, env = nn.Linear(4, 2), nn.Parameter(torch.zeros(2)), Environment()
+    optimizer = torch.optim.Adam([*policy.parameters(), spread], lr=1e-2)
+    for round in range(8):
+        seen, kept = env.state, []
+        for step in range(12):
+            state = torch.from_numpy(seen)  # CAUSE
+            chosen = torch.distributions.Normal(policy(state), spread.exp())
+            action = chosen.sample()
+            kept.append(chosen.log_prob(action).sum())
+            seen = env.step(action.numpy())
+        loss = torch.stack(kept).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print(loss.item())
+"""
+COPIED = ROLLOUT.replace("from_numpy(seen)  # CAUSE", "from_numpy(seen.copy())")
+# The memory of what was an array is freed, and a number that a node saves lies there: nothing is written behind.
+REUSED = """
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    spread = nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([spread], lr=1e-2)
+    for round in range(8):
+        kept, sent = [], []
+        for step in range(60):
+            action = torch.randn(2)
+            kept.append((action - spread).sum())
+            sent.append(action.numpy().sum())
+            del action
+            kept.append((2 * spread.exp()).sum())
+        loss = torch.stack(kept).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print(loss.item(), sum(sent))
+"""
+
 CASES = [
     ("silent-overwrite", DATA), ("silent-overwrite", WEIGHTS), ("silent-overwrite", ARRAY),
-    ("silent-overwrite", PLOTTED),
+    ("silent-overwrite", PLOTTED), ("silent-overwrite", ROLLOUT),
 ]  # fmt: skip
-PROGRAMS = numbered(CASES) | {"healthy": HEALTHY}
+PROGRAMS = numbered(CASES) | {"healthy": HEALTHY, "copied": COPIED, "reused": REUSED}
 
 
 @pytest.mark.parametrize("name", numbered(CASES))
@@ -150,3 +207,5 @@ def test_behind_autograds_back(runs: dict[str, Run], name: str) -> None:
 
 def test_writes_that_no_graph_minds(runs: dict[str, Run]) -> None:
     runs["healthy"].check_healthy()
+    runs["copied"].check_healthy()
+    runs["reused"].check_healthy()

@@ -143,19 +143,43 @@ for x in DataLoader(windows, batch_size=5):
     clear()
 """
 
-PROGRAMS = {
-    "appended": APPENDED,
-    "quiet": QUIET,
-    "windows": WINDOWS,
-    "returns": RETURNS,
-    "several": SEVERAL,
-    "harmless": HARMLESS,
-}
+# It keeps quiet everywhere: by its own setting, or by a filter of warnings. One line may have made it.
+EVERYWHERE = """
+import warnings
+HUSH
+def features(volume):
+    logs = np.log(volume)  # CAUSE
+    return np.diff(logs)
+volume = np.random.default_rng(0).integers(5, 50, size=(40, 7)).astype("float64") / 10
+volume[23, 3] = volume[23, 4] = 0.0
+class Rows(Dataset):
+    def __init__(self, of):
+        self.of = TAKE(of)
+    def __getitem__(self, index):
+        return self.of[index]
+    def __len__(self):
+        return len(self.of)
+for x in DataLoader(Rows(features(volume).astype("float32")), batch_size=8):
+    loss = net(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    clear()
+"""
+SETTING = EVERYWHERE.replace("HUSH", 'np.seterr(all="ignore")')
+FILTER = EVERYWHERE.replace("HUSH", 'warnings.filterwarnings("ignore")')
+# Two lines could have: only of minus infinity is it known which, for a logarithm makes that.
+DIVIDED = SETTING.replace("return np.diff(logs)", "return np.diff(logs) / np.diff(logs).std()")
+MINUS = SETTING.replace("return np.diff(logs)", "return logs[:, :6] / np.array([2.0]).sum()")
+
+PROGRAMS = {"setting": SETTING, "filter": FILTER, "divided": DIVIDED, "minus": MINUS}
+PROGRAMS |= {"appended": APPENDED, "quiet": QUIET, "windows": WINDOWS, "returns": RETURNS}
+PROGRAMS |= {"several": SEVERAL, "harmless": HARMLESS}
 
 
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    programs = {name: HEAD[request.param] + text for name, text in PROGRAMS.items()}
+    take = "torch.from_numpy" if request.param == "torch" else "paddle.to_tensor"
+    programs = {name: HEAD[request.param] + text.replace("TAKE", take) for name, text in PROGRAMS.items()}
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), programs)
 
 
@@ -183,6 +207,19 @@ def test_the_block_in_which_numpy_keeps_quiet(runs: dict[str, Run]) -> None:
 def test_what_is_appended_within_such_a_block(runs: dict[str, Run]) -> None:
     first = runs["appended"].check_first("nonfinite")
     assert "Windows.x, 24 NaN" in " ".join(first["evidence"]), "four windows of six that stood still"
+
+
+@each
+@pytest.mark.parametrize("name", ["setting", "filter", "minus"])
+def test_the_line_of_which_numpy_says_nothing_anywhere(runs: dict[str, Run], name: str) -> None:
+    first = runs[name].check_first("nonfinite")
+    assert first["confidence"] <= 0.75 and "say nothing" in " ".join(first["evidence"]), first
+
+
+@each
+def test_of_two_quiet_lines_none_is_guessed(runs: dict[str, Run]) -> None:
+    (first,) = (each for each in runs["divided"].told if each["kind"] == "nonfinite")
+    assert "say nothing" not in " ".join(first["evidence"]) and "np." not in first["cause"]["text"], first
 
 
 @each

@@ -115,14 +115,32 @@ for step in range(12):
         of_head.CLEAR()
 """
 
+# A student and an adapter of its own optimizer: a module is cleared that is one of the two.
+PAIR = """
+student, adapter = mlp(4, 6), nn.Linear(6, 3)
+optimizers = [adam(student), adam(adapter)]
+for step in range(10):
+    loss = adapter(student(noise(8, 4))).square().mean()
+    student.CLEAR_ALL()  # CAUSE
+    loss.backward()
+    for each in optimizers:
+        each.step()
+"""
+# One optimizer for both.
+JOINT = PAIR.replace("[adam(student), adam(adapter)]", "[adam(nn.Sequential(student, adapter))]")
+WHOLE = PAIR.replace("    loss.backward", "    adapter.CLEAR_ALL()\n    loss.backward")
+
+NARROW = {"pair": PAIR, "joint": JOINT}
 BUGGY = {"gan": GAN, "actor": ACTOR}
-HEALTHY = {"cleared": CLEARED, "frozen": FROZEN, "shared": SHARED, "late": LATE}
+HEALTHY = {"cleared": CLEARED, "frozen": FROZEN, "shared": SHARED, "late": LATE, "whole": WHOLE}
 
 
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     clear = "zero_grad" if request.param == "torch" else "clear_grad"
-    programs = {name: text.replace("CLEAR()", f"{clear}()") for name, text in (BUGGY | HEALTHY).items()}
+    of_module = "zero_grad" if request.param == "torch" else "clear_gradients"
+    every = (BUGGY | NARROW | HEALTHY).items()
+    programs = {name: text.replace("CLEAR()", f"{clear}()").replace("CLEAR_ALL", of_module) for name, text in every}
     texts = {name: HEAD[request.param] + NETS + text for name, text in programs.items()}
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
 
@@ -137,6 +155,12 @@ each = pytest.mark.parametrize(
 def test_the_line_that_clears_too_early(runs: dict[str, Run], name: str) -> None:
     first = runs[name].check_first("zero-grad")
     assert first["severity"] == "warning" and "another loss" in first["message"], first
+
+
+@each
+@pytest.mark.parametrize("name", NARROW)
+def test_the_line_that_clears_one_module_of_two(runs: dict[str, Run], name: str) -> None:
+    assert runs[name].check_first("zero-grad")["severity"] == "error"
 
 
 @each
