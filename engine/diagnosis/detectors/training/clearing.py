@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from adbg.engine.diagnosis.detector import OptimizerEvent
+from adbg.engine.diagnosis.ledger import Moment
 from adbg.engine.diagnosis.source import tree_of
 from adbg.engine.diagnosis.variables import UNDEFINED, frame_at, value_of
 from adbg.engine.frames import locals_of
@@ -64,6 +65,25 @@ class Clearings:
             return None
         line, reached = next(iter(self._modules.items()))
         return line if reached.issuperset(cleared) and reached.isdisjoint(left) else None
+
+
+def in_vain(moments: Iterable[Moment], stepped: int) -> SourceLine | None:
+    """The only line that clears the gradients of an optimizer which never steps before it is cleared again, while
+    ``stepped`` does: the wrong one of two was asked."""
+    open_: dict[int, tuple[SourceLine | None, set[int]]] = {}  # an optimizer -> where it was cleared, who stepped since
+    lines: dict[SourceLine | None, bool] = {}
+    for moment in moments:
+        if moment.what == "step":
+            for _, since in open_.values():
+                since.add(moment.optimizer)
+        elif moment.what == "zeroed" and moment.optimizer not in (0, stepped):
+            line, since = open_.pop(moment.optimizer, (None, set()))
+            if line is not None:
+                idle = moment.optimizer not in since and stepped in since
+                lines[line] = idle and lines.get(line, True)
+            open_[moment.optimizer] = moment.line, set()
+    found = [line for line, idle in lines.items() if idle]
+    return found[0] if len(found) == 1 else None
 
 
 def _ids(value: Any) -> Iterator[int]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from adbg.engine.diagnosis.detector import OptimizerEvent, detector
-from adbg.engine.diagnosis.detectors.training.clearing import Clearing, Clearings
+from adbg.engine.diagnosis.detectors.training.clearing import Clearing, Clearings, in_vain
 from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, norms
 from adbg.engine.diagnosis.detectors.training.source import between, place, switched_off, uncalled
 from adbg.engine.diagnosis.ledger import Held, Moment, Optimizer
@@ -116,6 +116,8 @@ class ZeroGrad(LoopDetector):
             elif (wrong := self._meant(zeroed, optimizer)) is not None:
                 forgotten = wrong.line
                 text += f": {place(wrong.line)} does not reach {optimizer.kind}"
+            elif (forgotten := in_vain(self.ledger.moments, optimizer.key)) is not None:
+                text += f": what {place(forgotten)} clears is not stepped before it is cleared again"
         elif (forgotten := self._other_module(stale, self._with(optimizer))) is not None:
             text = f"{what} is called, but of a module with other parameters than {optimizer.kind} steps, at "
             text += place(forgotten)

@@ -130,9 +130,24 @@ for step in range(10):
 JOINT = PAIR.replace("[adam(student), adam(adapter)]", "[adam(nn.Sequential(student, adapter))]")
 WHOLE = PAIR.replace("    loss.backward", "    adapter.CLEAR_ALL()\n    loss.backward")
 
-NARROW = {"pair": PAIR, "joint": JOINT}
+# Of two optimizers the same is cleared twice.
+TWICE = """
+generator, critic = mlp(4, 2), mlp(2, 1)
+of_generator, of_critic = adam(generator), adam(critic)
+for step in range(10):
+    fake = generator(noise(8, 4))
+    of_critic.CLEAR()
+    (soft(-critic(noise(8, 2))).mean() + soft(critic(fake.detach())).mean()).backward()
+    of_critic.step()
+    of_critic.CLEAR()  # CAUSE
+    soft(-critic(fake)).mean().backward()
+    of_generator.step()
+"""
+EACH = TWICE.replace("CLEAR()  # CAUSE", "CLEAR()\n    of_generator.CLEAR()")
+
+NARROW = {"pair": PAIR, "joint": JOINT, "twice": TWICE}
 BUGGY = {"gan": GAN, "actor": ACTOR}
-HEALTHY = {"cleared": CLEARED, "frozen": FROZEN, "shared": SHARED, "late": LATE, "whole": WHOLE}
+HEALTHY = {"cleared": CLEARED, "frozen": FROZEN, "shared": SHARED, "late": LATE, "whole": WHOLE, "each": EACH}
 
 
 @pytest.fixture(scope="module")
