@@ -9,6 +9,7 @@ from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, detector
 from adbg.engine.diagnosis.detectors.functions.counts import count_of
+from adbg.engine.diagnosis.detectors.functions.foreign import kept_in
 from adbg.engine.diagnosis.detectors.functions.inference import is_inference, is_refused, mode_of
 from adbg.engine.diagnosis.detectors.functions.layers import made_in, path_to, self_of
 from adbg.engine.diagnosis.source import expression_at, operands_of
@@ -231,6 +232,9 @@ class OperatorError(Detector):
         if wrong is not None:
             name, value, why = wrong
             line = self._made(steps, place, name, value, error)
+            kept = kept_in(facts.backend, steps, line, facts.backend.meta(value).dtype) if line is not None else None
+            if kept is not None:
+                return kept[1], f"{kept[0]} makes that {why}"
             return (line, why) if line is not None else None
         for name, value in inputs:
             line = self._made(steps, place, name, value, error)

@@ -87,6 +87,30 @@ FIXED = COUNTED.replace("int(ends.max()) + 1  # CAUSE", "7").replace("[rows, 4])
     "[(noise(8, 3), 8), (noise(9, 3), 9)", "[(noise(7, 3), 7), (noise(7, 3), 7)"
 ).replace("        sent = sent + self.sent(x)[ends]\n        sent = sent.tanh()\n", "")  # fmt: skip
 
+# A table in double precision, as NumPy computed it, makes the results of its module so.
+DOUBLE = """
+import numpy as np
+class Phases(Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("rates", framework.to_tensor(np.linspace(0.1, 1, 4)))  # CAUSE
+    def forward(self, t):
+        return (t * self.rates).sin()
+class Net(Module):
+    def __init__(self):
+        super().__init__()
+        self.phases, self.head = Phases(), nn.Linear(4, 1)
+    def forward(self, t):
+        embedded = self.phases(t)
+        return self.head(embedded)
+net = Net()
+for _ in range(3):
+    net(noise(8, 1)).square().mean().backward()
+"""
+# The table is right, what is made beside it is not.
+GIVEN = DOUBLE.replace("np.linspace(0.1, 1, 4)))  # CAUSE", 'np.linspace(0.1, 1, 4, dtype="float32")))').replace(
+    "self.phases(t)", "self.phases(t).astype('float64')  # CAUSE")  # fmt: skip
+
 INFERENCE = """
 net = nn.Linear(4, 1)
 with framework.inference_mode():  # CAUSE
@@ -106,13 +130,17 @@ def train():
 train()
 """
 
-BOTH = {"batch": BATCH, "later": LATER, "counted": COUNTED, "fixed": FIXED}
+BOTH = {"batch": BATCH, "later": LATER, "counted": COUNTED, "fixed": FIXED, "double": DOUBLE, "given": GIVEN}
 TORCH = {"inference": INFERENCE, "embedded": EMBEDDED}  # Paddle has no such tensors
 
 
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     programs = BOTH | (TORCH if request.param == "torch" else {})
+    if request.param == "torch":
+        words = ("framework.to_tensor", "framework.from_numpy"), ("astype('float64')", "double()")
+        for word, theirs in words:
+            programs = {name: text.replace(word, theirs) for name, text in programs.items()}
     texts = {name: HEAD[request.param] + text for name, text in programs.items()}
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
 
