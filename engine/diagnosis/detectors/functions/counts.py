@@ -50,6 +50,4 @@ def _loaded(statement: ast.AST) -> set[str]:
 
 def _computes(statement: ast.AST) -> bool:
     """Whether a number comes from elsewhere: a constant of the source may be what is meant."""
-    value = getattr(statement, "value", None)
-    plain = isinstance(statement, ast.Assign) and value is not None
-    return plain and any(isinstance(each, ast.Call) for each in ast.walk(value))
+    return isinstance(statement, ast.Assign) and any(isinstance(each, ast.Call) for each in ast.walk(statement.value))

@@ -195,7 +195,7 @@ def _statistic(hook: Any) -> tuple[SourceLine, str] | None:
     """
     code = getattr(hook, "__code__", None)
     function = function_named(code.co_filename, code.co_firstlineno) if code is not None else None
-    if function is None or returns_of(function):
+    if code is None or function is None or returns_of(function):
         return None
     known = set(parameters_of(function)) - {"self"}
     nodes = sorted(inside(function), key=lambda node: getattr(node, "lineno", 0))
@@ -207,7 +207,8 @@ def _statistic(hook: Any) -> tuple[SourceLine, str] | None:
     found = [node for node in written if id(node) not in alone and _method(node) in _STATISTICS]
     if not found or len(found) < len(written):
         return None
-    return SourceLine(os.path.abspath(code.co_filename), found[0].lineno, function.name), _method(found[0])
+    line = int(getattr(found[0], "lineno", 0))
+    return SourceLine(os.path.abspath(code.co_filename), line, function.name), _method(found[0])
 
 
 def _written(node: ast.AST) -> ast.AST | None:

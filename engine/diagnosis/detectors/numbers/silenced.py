@@ -81,9 +81,10 @@ def _makers(file: str) -> Iterator[tuple[SourceLine, str]]:
         if called_name(each) in _CALLS - _OVERFLOW:
             yield _line(file, each.lineno), called_name(each)
     for node in nodes:
-        divisor = getattr(node, "right", getattr(node, "value", None))
-        divides = isinstance(node, (ast.BinOp, ast.AugAssign)) and isinstance(node.op, ast.Div)
-        if divides and not isinstance(divisor, ast.Constant) and id(scope_at(file, node.lineno)) in scopes:
+        if not isinstance(node, (ast.BinOp, ast.AugAssign)) or not isinstance(node.op, ast.Div):
+            continue
+        divisor = node.right if isinstance(node, ast.BinOp) else node.value
+        if not isinstance(divisor, ast.Constant) and id(scope_at(file, node.lineno)) in scopes:
             yield _line(file, node.lineno), "/"
 
 

@@ -320,7 +320,8 @@ class NotOptimized(LoopDetector):
         found = {line.file for line in (optimizer.made, optimizer.step_line) if line is not None}
         for leaf in leaves:
             whole = self.ledger.owner(leaf.ref())
-            code = getattr(type(whole.ref()).__init__ if whole is not None else None, "__code__", None)
+            made = getattr(type(whole.ref()), "__init__", None) if whole is not None else None
+            code = getattr(made, "__code__", None)
             if code is not None and not is_library(code.co_filename):
                 found.add(os.path.abspath(code.co_filename))
         return found
