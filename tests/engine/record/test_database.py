@@ -162,3 +162,28 @@ def test_a_file_that_anybody_closes_does_not_unlock_it(database: Database, tmp_p
             [sys.executable, "-c", asking, str(tmp_path / "a.sqlite")], capture_output=True, text=True, timeout=30
         )
         assert "locked" in done.stderr
+
+
+def test_a_forked_child_neither_keeps_nor_ends_a_transaction(database: Database, tmp_path: Path) -> None:
+    def seen() -> list[tuple[int, str]]:
+        with contextlib.closing(reader(tmp_path / "a.sqlite")) as db:
+            return db.execute("PRAGMA busy_timeout=0").execute("SELECT * FROM t").fetchall()
+
+    database.begin(large=True)
+    database.db.execute("INSERT INTO t VALUES (1, 'x')")
+    first, second = os.fork(), 0
+    if not first:
+        os._exit(0)
+    os.waitpid(first, 0)
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        seen()
+    if not (second := os.fork()):
+        time.sleep(20)
+        os._exit(0)
+    database.commit()
+    database.end()
+    try:
+        assert seen() == [(1, "x")]
+    finally:
+        os.kill(second, signal.SIGKILL)
+        os.waitpid(second, 0)

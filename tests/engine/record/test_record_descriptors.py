@@ -53,3 +53,37 @@ def test_what_it_opens_is_its_own(moment: str, last: int, files: int, tmp_path: 
     reader = RunReader(tmp_path / "run")
     assert reader._db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     assert len(reader.events()) in ([400, 800] if last == 256 else [400]), done.stdout
+
+
+LOOP = """
+import os, sys, threading, time
+from adbg.engine.record.recorder import Recorder
+folder, problems, on = sys.argv[1], [], True
+recorder = Recorder.open(folder + "/run", 0, problems.append)
+def rows():
+    n = 0
+    while on:
+        n += 1
+        recorder.node_event(1, n, "before", 1.0, 2.0)
+        if n % 400 == 0:
+            recorder.flush()
+thread = threading.Thread(target=rows)
+thread.start()
+for round in range(200):
+    os.closerange(3, 256)
+    mine = {os.open(f"{folder}/mine-{n}", os.O_RDWR | os.O_CREAT): f"{folder}/mine-{n}" for n in range(12)}
+    time.sleep(0.003)
+    for fd, path in mine.items():
+        assert os.path.samestat(os.fstat(fd), os.stat(path)) and os.fstat(fd).st_size == 0, (round, path)
+on = False
+thread.join()
+recorder.close()
+assert not problems, problems
+"""
+
+
+def test_it_closes_all_over_and_over_and_the_record_goes_on(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", LOOP, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    events = RunReader(tmp_path / "run").events()
+    assert [event.index for event in events] == list(range(1, len(events) + 1)) and len(events) > 400
