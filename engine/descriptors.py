@@ -124,26 +124,15 @@ def on_file(path: str | os.PathLike[str]) -> list[Own]:
     name = os.fspath(path)
     try:
         wanted = os.stat(name)
-        numbers = [int(entry) for entry in os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd")]
-    except own(OSError, ValueError):
+    except own(OSError):
         return []
+    try:
+        numbers = [int(entry) for entry in os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd")]
+    except own(OSError, ValueError):  # no /proc
+        numbers = list(range(3, 4096))
     found = []
     for number in numbers:
         with suppress(OSError):
             if os.path.samestat(os.fstat(number), wanted):
                 found.append(Own(number, name))
     return found
-
-
-def numbered(path: str | os.PathLike[str], most: int = 4096) -> Own | None:
-    """The lowest descriptor below ``most`` that is on a file; opens nothing (0.5 us a number)."""
-    name = os.fspath(path)
-    try:
-        wanted = os.stat(name)
-    except own(OSError):
-        return None
-    for number in range(3, most):
-        with suppress(OSError):
-            if os.path.samestat(os.fstat(number), wanted):
-                return Own(number, name)
-    return None

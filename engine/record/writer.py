@@ -7,7 +7,6 @@ even when the process died between two writes.
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import sqlite3
@@ -15,14 +14,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adbg.engine.descriptors import Own, high_numbers, lifted, never_freed, numbered, on_file
+from adbg.engine.descriptors import Own, lifted
 from adbg.engine.node_batch import ROW
 from adbg.engine.record import budget
 from adbg.engine.record import files as runfiles
+from adbg.engine.record.database import Database
 from adbg.engine.types import SourceLine
 
 PRUNE_EVERY = 5000  # rows between two looks at the size
 PRUNE_MOST = 8  # parts that go in one transaction
+LARGE = 1 << 20  # bytes of packed nodes
 
 _WIDTH = {
     "backward": 17,
@@ -58,25 +59,20 @@ class RunWriter:
         self._vlog = _Appender(runfiles.vlog_path(self.run_dir, self.label), limit - limit // 2)
         self._stacks: dict[str, int] = {}
         self._new_stacks: list[tuple[int, str]] = []
-        path = runfiles.events_path(self.run_dir, self.label)
-        self._db, self._own = _open_database(path)
-        self._journal = f"{path}-journal"
-        self._journal_fd: Own | None = None
-        self._db.executescript(f"BEGIN; {runfiles.TABLES} COMMIT;")
-
-    def check(self) -> None:
-        """Raises OSError where a file of the record is gone, or the program closed it (8 us)."""
-        for own in self._own:
-            own.check()
+        self._database = Database(runfiles.events_path(self.run_dir, self.label), runfiles.TABLES)
+        self._db = self._database.db
 
     def write(self, rows: Mapping[str, Sequence[tuple[Any, ...]]], ends: Sequence[tuple[Any, ...]] = ()) -> None:
         """One transaction. ``ends``: (end_seq, us, error, number) of backward calls."""
-        self.check()
-        self._db.execute("BEGIN IMMEDIATE")
+        packed = rows.get("nodes_ran", ())
+        due = self._due(sum(map(len, rows.values())) + _packed(packed))
+        pruned = 0
+        self._database.begin(large=due or sum(len(row[4]) for row in packed) > LARGE)
         try:
             # What these calls share with older ones stays.
             self._db.executemany(_INSERT["same_graph"], rows.get("same_graph", ()))
-            pruned = self._prune(sum(map(len, rows.values())) + _packed(rows.get("nodes_ran", ())))
+            if due:
+                pruned = self._prune()
             if self._new_stacks:
                 self._db.executemany(_INSERT["stack"], self._new_stacks)
             for table, values in rows.items():
@@ -84,38 +80,21 @@ class RunWriter:
                     self._db.executemany(_INSERT[table], values)
             if ends:
                 self._db.executemany("UPDATE backward SET end_seq=?, us=?, error=? WHERE number=?", ends)
-            self._check_journal()
-            self.check()  # it is now that sqlite writes
-            self._db.execute("COMMIT")
-            self._new_stacks = []
-            if pruned:
-                self.first = pruned
-                self.update_info({"pruned": pruned})
-        except BaseException:
-            if all(own.ours for own in self._own) and self._has_journal():
-                with contextlib.suppress(sqlite3.Error):
-                    self._db.execute("ROLLBACK")
-            raise
+            self._database.commit()
+        finally:
+            self._database.end()
+        self._new_stacks = []
+        if pruned:
+            self.first = pruned
+            self.update_info({"pruned": pruned})
 
-    def _check_journal(self) -> None:
-        """Raises OSError where the program has closed the descriptor that sqlite opened in this transaction: sqlite
-        would close it again, as a file of the program's. It cannot be had under a high number (600 calls, 1.4 ms each
-        time), so a program that does so within the 50 us of a COMMIT is not seen."""
-        if self._db.in_transaction and not self._has_journal():
-            raise OSError(errno.EBADF, "the program closed the file")
-
-    def _has_journal(self) -> bool:
-        """Whether a descriptor is on sqlite's journal. Most often it has the last time's number (5 us); it is looked
-        for without opening anything, which might be taken for one of the program's as well."""
-        if self._journal_fd is None or not self._journal_fd.ours:
-            self._journal_fd = numbered(self._journal)
-        return self._journal_fd is not None
-
-    def _prune(self, rows: int) -> int:
-        """Make room for so many rows, now and then; the first call that is still whole, 0 where all are."""
+    def _due(self, rows: int) -> bool:
+        """Whether the size is to be looked at, with so many rows more."""
         self._since += rows
-        if not self._limit or self._since < min(PRUNE_EVERY, self._limit // 2000):
-            return 0
+        return bool(self._limit) and self._since >= min(PRUNE_EVERY, self._limit // 2000)
+
+    def _prune(self) -> int:
+        """Make room; the first call that is still whole, 0 where all are."""
         self._since = first = 0
         before, now = 0, budget.used(self._db)
         for _ in range(PRUNE_MOST):
@@ -145,32 +124,15 @@ class RunWriter:
         runfiles.write_info(self._info_path, self.info)
 
     def close(self) -> None:
-        """Nothing is written afterwards. A database whose descriptor is the program's now is left as it is: sqlite
-        would close that."""
-        if all(own.ours for own in self._own):
-            with contextlib.suppress(sqlite3.Error):
-                self._db.close()
+        """Nothing is written afterwards."""
+        with contextlib.suppress(sqlite3.Error):
+            self._database.close()
         self._vlog.close()
 
 
 def _packed(rows: Sequence[tuple[Any, ...]]) -> int:
     """Nodes in rows of ``nodes_ran``: one takes as much room as a row of its own."""
     return sum(len(row[4]) for row in rows) // ROW.size
-
-
-def _open_database(path: Path) -> tuple[sqlite3.Connection, list[Own]]:
-    """The database, and the descriptors that sqlite has on it.
-
-    Not in WAL mode: that maps a file of the run directory into the program, which dies of SIGBUS when somebody
-    truncates it. No fsync: a crash of the process loses nothing that was committed, only one of the machine would, and
-    opening takes 2 ms instead of 30. A reader holds a transaction up for as long as it reads.
-    """
-    with high_numbers():
-        db = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=10.0)
-        never_freed(db)
-        db.execute("PRAGMA synchronous=OFF")
-        db.execute("PRAGMA journal_mode=DELETE")  # one that is there is opened and closed at each BEGIN
-    return db, on_file(path)
 
 
 class _Appender:
