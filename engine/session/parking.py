@@ -10,11 +10,13 @@ from __future__ import annotations
 import queue
 import signal
 import threading
+import weakref
 from collections.abc import Callable
 from threading import get_ident
 from time import perf_counter_ns
 from typing import Any, TypeVar
 
+from adbg.engine import own_threads
 from adbg.engine.flag import Flag
 from adbg.engine.session.running_call import Running
 from adbg.engine.session.stepping import Place
@@ -99,6 +101,14 @@ def _wake(number: int, frame: object) -> None:
     """Nothing: to begin is enough."""
 
 
+def _interrupt_what_lasts(parked: weakref.ref[Parked], over: Flag, patience: float) -> None:
+    """What a stop holds goes on the thread that stopped, not on this one."""
+    while not over.wait(patience):
+        if (stopped := parked()) is not None:
+            stopped.interrupt()
+        del stopped
+
+
 class Parked:
     """One stop of one thread: its point, and the queue of what it is to do there. ``run`` is called by that thread."""
 
@@ -129,6 +139,12 @@ class Parked:
         """Let the thread continue as soon as the current job is done. From any thread."""
         self._resumed = True
         self._jobs.put(None)
+
+    def let_go(self, patience: float) -> None:
+        """``resume``, and nobody waits for the answer that the thread may be working on: after so many seconds that is
+        interrupted."""
+        self.resume()
+        own_threads.begin(_interrupt_what_lasts, "adbg-release", (weakref.ref(self), self.over, patience))
 
     def leave(self, then: Job) -> None:
         """Called within a job: the thread continues after it, and calls ``then`` once no request can reach it."""

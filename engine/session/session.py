@@ -12,14 +12,11 @@ import itertools
 import threading
 import time
 import types
-import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
-from adbg.engine import own_threads
 from adbg.engine.backends.base import Backend, BackwardCall, HookPlan
 from adbg.engine.errors import AdbgError, CommandError, NotStopped
-from adbg.engine.flag import Flag
 from adbg.engine.frames import forget_stack
 from adbg.engine.outside import own, suppress
 from adbg.engine.own_files import SHOWN
@@ -147,8 +144,7 @@ class Session:
                     self.problems.defect(f"{backend.name} keeps a hook", error)
         parked = self.parked
         if parked is not None:
-            parked.resume()
-            own_threads.begin(self._free, "adbg-release", (weakref.ref(parked), parked.over))
+            parked.let_go(PATIENCE)
 
     def abandon(self) -> None:
         """In a forked child: nothing armed, nobody notified. Locks are left alone: their holders are not here."""
@@ -161,15 +157,6 @@ class Session:
             with suppress(Exception):
                 each.abandon()
         self._observers.clear()
-
-    @staticmethod
-    def _free(parked: weakref.ref[Parked], over: Flag) -> None:
-        """Nobody waits for the answer that a parked thread may be working on: end it when it takes long. What the stop
-        holds goes where it was made, not on this thread."""
-        while not over.wait(PATIENCE):
-            if (stopped := parked()) is not None:
-                stopped.interrupt()
-            del stopped
 
     def change(self, what: Callable[[], T]) -> T:
         """``what()``, a change of what could stop or of what an observer listens to, and ``rearm`` after it."""
