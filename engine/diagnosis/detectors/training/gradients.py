@@ -161,7 +161,7 @@ class LostGradients(LoopDetector):
         if event.what != "step" or optimizer is None or optimizer.key in self._told or not self.ledger.close:
             return
         given = [held for held in optimizer.held if held.received]
-        if not given:
+        if not any(held.ended for held in given):  # a loss may cancel what another one left to exactly 0
             return
         if any(held.at_step for held in given):
             self._lost[optimizer.key] = 0

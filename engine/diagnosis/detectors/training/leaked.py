@@ -154,8 +154,8 @@ class LeakedGradients(LoopDetector):
 
 
 def _given(held: Held) -> bool:
-    """The backward that ends has added to it."""
-    return bool(held.ended) and held.ended != held.begun
+    """The backward that ends has added to it, if only the opposite of what was there."""
+    return bool(held.ended or held.begun) and held.ended != held.begun
 
 
 def _places(order: Iterable[int], optimizer: Optimizer) -> list[int]:
