@@ -40,8 +40,9 @@ class ClearedInBetween(LoopDetector):
     Evidence: how many backwards there were, where they were cleared, the norms that were thrown away.
     Mistaken for: gradients that the program itself uses in between, which no event tells of. Passed over where the
     weights changed meanwhile (SAM, inner loops), where the step takes other gradients than the last backward left
-    (gradient surgery; clipping scales all alike), and where backward runs within the step (closures of LBFGS). Told
-    where it was so at three steps in a row; a warning.
+    (gradient surgery; clipping scales all alike), where another optimizer stepped on one of them (a generator's loss,
+    through the critic), and where backward runs within the step (closures of LBFGS). Told where it was so at three
+    steps in a row; a warning.
     Cost: as zero-grad, and the norms of two weights.
     """
 
@@ -79,6 +80,8 @@ class ClearedInBetween(LoopDetector):
         elif event.what == "step" and optimizer is not None:
             self._stepping.add(optimizer.key)
             self._judge(optimizer, self._since.pop(optimizer.key, _Since()))
+            for since in self._since.values():  # what they got was of this one's loss
+                since.spoilt = True
         elif event.what == "stepped" and optimizer is not None:
             self._stepping.discard(optimizer.key)
 
