@@ -9,6 +9,7 @@ from adbg.engine.backends.base import BackwardCall
 from adbg.engine.diagnosis.detector import detector
 from adbg.engine.diagnosis.detectors.earlier.carried import kept_on
 from adbg.engine.diagnosis.detectors.earlier.handed import taken_from
+from adbg.engine.diagnosis.detectors.earlier.holding import holding
 from adbg.engine.diagnosis.detectors.earlier.joined import Call, Joining, Link, above, lines_of, place
 from adbg.engine.diagnosis.detectors.earlier.parted import APART, CLEARED, parted_at
 from adbg.engine.diagnosis.detectors.earlier.together import (
@@ -114,9 +115,12 @@ class SecondBackward(Joining):
                     f"iteration, which the backward at {place(call.location)} has freed: use {inner}.detach() at "
                     f"{place(use)}"
                 ), evidence  # fmt: skip
+            within = lines_of(call, link.older)[-1:]
+            computed = f" (computed at {place(within[0])})" if within and within[0] != line else ""
             return line, (
-                f"{what}, made at {place(line)}, still belongs to the graph of an earlier iteration, which the "
-                f"backward at {place(call.location)} has freed: detach it there, or compute it anew in each iteration"
+                f"{what}, made at {place(line)}{computed}, still belongs to the graph of an earlier iteration, which "
+                f"the backward at {place(call.location)} has freed: detach it there, or compute it anew in each "
+                "iteration"
             ), evidence  # fmt: skip
         return *self._losses(call, by, link.older, line, name), evidence
 
@@ -169,6 +173,7 @@ class SecondBackward(Joining):
             inner = next((mine for mine, theirs in zip(made[level + 1 :], used[level + 1 :]) if mine == theirs), None)
             names = assigned_on(inner.file, inner.line) if inner is not None else []
             if inner is not None and names:
+                names = holding(self.facts.backend, call, link.older, inner, names)
                 line, name = kept_on(inner, names) or (inner, names[-1])
         elif not is_carried(name, made[level], used[level]):
             return None
@@ -250,6 +255,8 @@ class SecondBackward(Joining):
             shared = lines_of(call, failed) if failed is not None else []
             here = next((each for each in reversed(shared) if line_in_scope_of(each, by.calls)), None)
             names = assigned_on(here.file, here.line) if here is not None else []
+            if here is not None and failed is not None:
+                names = holding(self.facts.backend, call, failed, here, names)
             if first is None and by.location != call.location and failed is not None:
                 return *self._losses(call, by, failed, here, names[-1] if names else ""), evidence
             which = f"the backwards at {place(first or by.location)} and {place(call.location)}"
