@@ -27,6 +27,8 @@ from adbg.engine.types import SourceLine, ValueState
 
 _LARGEST = 5_000  # nodes of a graph that is searched
 _SAVE_NOTHING = ("Transpose", "Scale", "Cast", "Assign")  # nodes that can be run any number of times
+_SCRIPT = "adbg diagnose --only second-backward SCRIPT"
+_UNWATCHED = f"`{_SCRIPT}` watches every backward from the start, and names the tensor that joins the two graphs"
 _FREED = ("second time", "TensorWrappers of", "backward through the graph a second")
 
 
@@ -59,6 +61,30 @@ class SecondBackward(Joining):
         failed = [key for key, _ in call.failed_nodes(error)]
         if earlier:
             self._judge(call, earlier, failed[0] if failed else None, text)
+        else:
+            self._unwatched(call, failed[0] if failed else None, text)
+
+    def at_error(self, running: Running, error: BaseException) -> None:
+        self.backward_end(running, error)
+
+    def _unwatched(self, call: BackwardCall, failed: int | None, text: str) -> None:
+        """The backward that freed it ran before diagnosis was on: which nodes are older than that is not known."""
+        roots = call.roots()
+        if failed is None and not roots:
+            return
+        key = failed if failed is not None else roots[0]
+        at, forward = self.facts.node(call, key)
+        where = f", made at {place(forward)}," if forward is not None else ""
+        evidence = [] if forward is None else [f"{at.unique_name} was made by `{self.facts.text_of(forward)}`"]
+        self.facts.tell(
+            Finding(
+                0, "second-backward", "note", 0.45,
+                f"an earlier backward, which was not watched, has freed the part of the graph that {at.unique_name}"
+                f"{where} is in: what joins it to this one is not known",
+                node=at, backward=call.number, forward=forward, cause=None,
+                evidence=[*evidence, text.strip().split("\n", 1)[0][:300], _UNWATCHED], next=[_SCRIPT, "b error"],
+            )
+        )  # fmt: skip
 
     def _judge(self, call: BackwardCall, earlier: Sequence[Call], failed: int | None, text: str) -> None:
         facts, last = self.facts, earlier[-1]
