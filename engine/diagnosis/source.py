@@ -118,6 +118,15 @@ def assigned_on(file: str, line: int) -> list[str]:
     return []
 
 
+def every_assigned_on(file: str, line: int) -> list[str]:
+    """The same of all statements at that line."""
+    scope = scope_at(file, line)
+    nodes = [
+        node for node in inside(scope) if getattr(node, "lineno", 0) <= line <= _last_line(node)
+    ] if scope is not None else []  # fmt: skip
+    return [ast.unparse(each) for node in nodes for each in _targets(node)]
+
+
 def assigned(file: str, attribute: str, kind: str = "") -> SourceLine | None:
     """Where ``self.attribute = …`` stands, in class ``kind``."""
     tree = tree_of(file)

@@ -227,3 +227,64 @@ def test_a_backward_that_failed(tmp_path: Path) -> None:
     assert not [each for each in outcome.of("finding") if each["kind"] == "operator-error"], (
         f"the engine is no operator\n{outcome}"
     )
+
+
+SECOND = """
+for step in range(4):
+    y, n = lin(x), 3  # CAUSE
+    for part in range(2):
+        loss = ((lin(x) * y) ** 2).mean()
+        clear()
+        loss.backward()
+        opt.step()
+"""
+
+
+@on_frameworks()
+def test_a_graph_that_was_freed_is_told_at_the_stop(framework: str, tmp_path: Path) -> None:
+    """Watched from the start, at the stop on the exception: what the end of that backward tells, and told once."""
+    text = program(framework, SECOND)
+    (tmp_path / "train.py").write_text(text)
+    words = ["-e", "diagnose start", "-e", "c", "-e", "diagnose", "-e", "c"]
+    outcome = adbg("run", "--batch", "--json", *words, "train.py", cwd=tmp_path)
+    assert [each["reason"] for each in outcome.of("stopped")] == ["error"], str(outcome)
+    rows = outcome.of("result", command="diagnose")[0]["value"]["findings"]
+    found = check_cause(rows[0] if rows else None, text, "second-backward", outcome)
+    assert "'y'" in found["message"], str(found)
+    assert [each["kind"] for each in outcome.of("finding")].count("second-backward") == 1, str(outcome)
+
+
+@on_frameworks()
+def test_a_graph_that_was_freed_before_anybody_watched(framework: str, tmp_path: Path) -> None:
+    """What lies there is a node whose graph is gone: a note, with the command that watches from the start."""
+    (tmp_path / "train.py").write_text(program(framework, SECOND))
+    outcome = adbg("run", "--batch", "--json", "-e", "c", "-e", "diagnose", "train.py", cwd=tmp_path)
+    rows = outcome.of("result", command="diagnose")[0]["value"]["findings"]
+    assert [each["kind"] for each in rows] == ["second-backward"], str(outcome)
+    found = rows[0]
+    assert found["severity"] == "note" and found["confidence"] < 0.5 and found["cause"] is None, str(found)
+    assert "not watched" in found["message"] and any("adbg diagnose" in each for each in found["next"]), str(found)
+
+
+CUT = """
+for step in range(4):
+    loss = (lin(x).detach() ** 2).mean()  # CAUSE
+    clear()
+    loss.backward()
+    opt.step()
+"""
+
+
+@only("torch", "Paddle runs a backward without a graph in silence")
+def test_a_backward_without_a_graph_is_told_at_the_stop(tmp_path: Path) -> None:
+    """Watched: the line that cuts it off. Not watched: a note, and the command that watches."""
+    text = program("torch", CUT)
+    (tmp_path / "train.py").write_text(text)
+    outcome = adbg("run", "--batch", "--json", "-e", "diagnose start", "-e", "c", "-e", "diagnose", "train.py",
+                   cwd=tmp_path)  # fmt: skip
+    rows = outcome.of("result", command="diagnose")[0]["value"]["findings"]
+    check_cause(rows[0] if rows else None, text, "no-gradient", outcome)
+    outcome = adbg("run", "--batch", "--json", "-e", "c", "-e", "diagnose", "train.py", cwd=tmp_path)
+    rows = outcome.of("result", command="diagnose")[0]["value"]["findings"]
+    assert [(each["kind"], each["severity"]) for each in rows] == [("no-gradient", "note")], str(outcome)
+    assert "not watched" in rows[0]["message"] and rows[0]["cause"] is None, str(rows)

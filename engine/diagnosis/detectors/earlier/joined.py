@@ -13,6 +13,7 @@ from typing import Any
 from adbg.engine.backends.base import BackwardCall, OptimizerEvent
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.earlier.carried import cached, carried, kept_on
+from adbg.engine.diagnosis.detectors.earlier.holding import holding
 from adbg.engine.diagnosis.detectors.earlier.together import Place, is_behind
 from adbg.engine.diagnosis.source import assigned_on
 from adbg.engine.diagnosis.values import is_library
@@ -150,13 +151,14 @@ class Joining(Detector):
         plain: tuple[SourceLine, str] | None = None
         for line in reversed(shared):
             names = assigned_on(line.file, line.line)
-            found = kept_on(line, names)
+            told = holding(self.facts.backend, call, link.older, line, names)
+            found = kept_on(line, told)
             if found is not None:
                 return found
             if names and (line.file, line.function) in running:
                 if line not in used or carried(line, names):
-                    return line, names[-1]
-                plain = plain or (line, names[-1])
+                    return line, told[-1]
+                plain = plain or (line, told[-1])
         # The line ran in both iterations, and nothing of what it gave went into the next one: what it called kept it.
         for line in made[len(shared) :]:
             found = kept_on(line, assigned_on(line.file, line.line))

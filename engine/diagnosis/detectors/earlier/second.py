@@ -9,6 +9,7 @@ from adbg.engine.backends.base import BackwardCall
 from adbg.engine.diagnosis.detector import detector
 from adbg.engine.diagnosis.detectors.earlier.carried import kept_on
 from adbg.engine.diagnosis.detectors.earlier.handed import taken_from
+from adbg.engine.diagnosis.detectors.earlier.holding import holding
 from adbg.engine.diagnosis.detectors.earlier.joined import Call, Joining, Link, above, lines_of, place
 from adbg.engine.diagnosis.detectors.earlier.parted import APART, CLEARED, parted_at
 from adbg.engine.diagnosis.detectors.earlier.together import (
@@ -26,6 +27,8 @@ from adbg.engine.types import SourceLine, ValueState
 
 _LARGEST = 5_000  # nodes of a graph that is searched
 _SAVE_NOTHING = ("Transpose", "Scale", "Cast", "Assign")  # nodes that can be run any number of times
+_SCRIPT = "adbg diagnose --only second-backward SCRIPT"
+_UNWATCHED = f"`{_SCRIPT}` watches every backward from the start, and names the tensor that joins the two graphs"
 _FREED = ("second time", "TensorWrappers of", "backward through the graph a second")
 
 
@@ -58,6 +61,30 @@ class SecondBackward(Joining):
         failed = [key for key, _ in call.failed_nodes(error)]
         if earlier:
             self._judge(call, earlier, failed[0] if failed else None, text)
+        else:
+            self._unwatched(call, failed[0] if failed else None, text)
+
+    def at_error(self, running: Running, error: BaseException) -> None:
+        self.backward_end(running, error)
+
+    def _unwatched(self, call: BackwardCall, failed: int | None, text: str) -> None:
+        """The backward that freed it ran before diagnosis was on: which nodes are older than that is not known."""
+        roots = call.roots()
+        if failed is None and not roots:
+            return
+        key = failed if failed is not None else roots[0]
+        at, forward = self.facts.node(call, key)
+        where = f", made at {place(forward)}," if forward is not None else ""
+        evidence = [] if forward is None else [f"{at.unique_name} was made by `{self.facts.text_of(forward)}`"]
+        self.facts.tell(
+            Finding(
+                0, "second-backward", "note", 0.45,
+                f"an earlier backward, which was not watched, has freed the part of the graph that {at.unique_name}"
+                f"{where} is in: what joins it to this one is not known",
+                node=at, backward=call.number, forward=forward, cause=None,
+                evidence=[*evidence, text.strip().split("\n", 1)[0][:300], _UNWATCHED], next=[_SCRIPT, "b error"],
+            )
+        )  # fmt: skip
 
     def _judge(self, call: BackwardCall, earlier: Sequence[Call], failed: int | None, text: str) -> None:
         facts, last = self.facts, earlier[-1]
@@ -114,9 +141,12 @@ class SecondBackward(Joining):
                     f"iteration, which the backward at {place(call.location)} has freed: use {inner}.detach() at "
                     f"{place(use)}"
                 ), evidence  # fmt: skip
+            within = lines_of(call, link.older)[-1:]
+            computed = f" (computed at {place(within[0])})" if within and within[0] != line else ""
             return line, (
-                f"{what}, made at {place(line)}, still belongs to the graph of an earlier iteration, which the "
-                f"backward at {place(call.location)} has freed: detach it there, or compute it anew in each iteration"
+                f"{what}, made at {place(line)}{computed}, still belongs to the graph of an earlier iteration, which "
+                f"the backward at {place(call.location)} has freed: detach it there, or compute it anew in each "
+                "iteration"
             ), evidence  # fmt: skip
         return *self._losses(call, by, link.older, line, name), evidence
 
@@ -169,6 +199,7 @@ class SecondBackward(Joining):
             inner = next((mine for mine, theirs in zip(made[level + 1 :], used[level + 1 :]) if mine == theirs), None)
             names = assigned_on(inner.file, inner.line) if inner is not None else []
             if inner is not None and names:
+                names = holding(self.facts.backend, call, link.older, inner, names)
                 line, name = kept_on(inner, names) or (inner, names[-1])
         elif not is_carried(name, made[level], used[level]):
             return None
@@ -250,6 +281,8 @@ class SecondBackward(Joining):
             shared = lines_of(call, failed) if failed is not None else []
             here = next((each for each in reversed(shared) if line_in_scope_of(each, by.calls)), None)
             names = assigned_on(here.file, here.line) if here is not None else []
+            if here is not None and failed is not None:
+                names = holding(self.facts.backend, call, failed, here, names)
             if first is None and by.location != call.location and failed is not None:
                 return *self._losses(call, by, failed, here, names[-1] if names else ""), evidence
             which = f"the backwards at {place(first or by.location)} and {place(call.location)}"

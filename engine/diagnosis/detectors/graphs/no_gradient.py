@@ -12,7 +12,7 @@ from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, Optimiz
 from adbg.engine.diagnosis.detectors.graphs.by_hand import BY_HAND, IDLE, ByHand
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place
 from adbg.engine.diagnosis.detectors.graphs.flow import UNRECORDED, Cut, Flow, Known
-from adbg.engine.diagnosis.detectors.graphs.switched import is_off, tell_off
+from adbg.engine.diagnosis.detectors.graphs.switched import is_off, tell_off, tell_unwatched
 from adbg.engine.diagnosis.detectors.graphs.switches import cause_of, checkpointed
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.frames import locals_of
@@ -164,6 +164,9 @@ class NoGradient(Detector):
         self._missing = [leaf.ref for leaf in missing]
         self._by_hand.look((leaf.place, value) for leaf in missing if (value := leaf.ref()) is not None)
 
+    def at_error(self, running: Running, error: BaseException) -> None:
+        self.backward_end(running, error)
+
     def _look(self) -> None:
         """At what optimizers hold: at the end of the program the tensors are gone."""
         facts, flow = self.facts, self._flow
@@ -202,6 +205,8 @@ class NoGradient(Detector):
             cuts = flow.escapes[-1:]
         location = running.call.location
         if not cuts:
+            if not self.facts.iteration:
+                tell_unwatched(self.facts, running, error)
             return
         cut = cuts[0]
         names = self._names(cut.lost)

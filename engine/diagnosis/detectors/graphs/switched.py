@@ -160,3 +160,21 @@ def _is_undone(scope: ast.AST | None, line: int) -> bool:
 
 def _is_false(call: ast.Call) -> bool:
     return bool(call.args) and isinstance(call.args[0], ast.Constant) and call.args[0].value is False
+
+
+def tell_unwatched(facts: Facts, running: Running, error: BaseException) -> None:
+    """A backward without a graph, at a stop that nobody watched the forward of."""
+    script = "adbg diagnose --only no-gradient SCRIPT"
+    call = running.call
+    facts.tell(
+        Finding(
+            0, "no-gradient", "note", 0.45,
+            f"backward at {place(call.location)} has no graph to go through; the forward was not watched",
+            backward=call.number, forward=None, cause=None,
+            evidence=[
+                f"backward raised: {call.error_text(error).splitlines()[0][:160]}",
+                f"`{script}` watches the forward from the start, and names the line that cuts the graph off",
+            ],
+            next=[script, "b error"],
+        )
+    )  # fmt: skip

@@ -155,6 +155,48 @@ PLAIN = ROLLOUT.replace("  # CAUSE", "").replace("return rows, net(rows)", "retu
 )  # fmt: skip
 PLAIN_ON = PLAIN.replace("collect()  #", "collect().detach()  #")
 
+# Of an unpacking only one target has the graph.
+UNPACKED = """
+net = nn.Linear(4, 1)
+optimizer = adam(net)
+def collect():
+    rows = noise(8, 4)
+    return rows, net(rows).tanh(), noise(8)
+for _ in range(3):
+    rows, old, reward = collect()  # CAUSE
+    for _ in range(2):
+        loss = (net(rows) * old).square().mean()
+        optimizer.CLEAR()
+        loss.backward()
+        optimizer.step()
+"""
+NESTED = UNPACKED.replace("return rows, net(rows).tanh(), noise", "return [rows, net(rows).tanh()], noise").replace(
+    "rows, old, reward =", "(rows, old), reward ="
+)  # fmt: skip
+BEHIND = NESTED.replace("collect()  #", "collect(); reward = reward.detach()  #")
+ATTRIBUTES = UNPACKED.replace("def collect", "class Buffer: pass\nkept = Buffer()\ndef collect").replace(
+    "rows, old, reward = collect()", "rows = noise(8, 4); kept.old, kept.count = net(rows).tanh(), 3"
+).replace("* old)", "* kept.old)")  # fmt: skip
+# The line has run again since: what it gave the variable is not what joins the graphs.
+OTHER = TWICE.replace(
+    "    h = go_on(cell, noise(8, 4), h)  # CAUSE", "    h, count = go_on(cell, noise(8, 4), h), 3  # CAUSE"
+)
+# The trunk's result has the graph that two losses share, the labels have none.
+LABELS = """
+trunk, one, two = nn.Linear(4, 8), nn.Linear(8, 1), nn.Linear(8, 1)
+optimizer = adam(trunk, one, two)
+for _ in range(4):
+    rows, labels = trunk(noise(8, 4)).tanh(), noise(8, 1)
+    (one(rows) - labels).square().mean().backward()
+    (two(rows) - labels).square().mean().backward()
+    optimizer.step()
+    optimizer.CLEAR()
+"""
+NAMED = {
+    "unpacked": (UNPACKED, "old"), "nested": (NESTED, "old"), "behind": (BEHIND, "old"),
+    "attributes": (ATTRIBUTES, "kept.old"), "other": (OTHER, "h"), "labels": (LABELS, "rows"),
+}  # fmt: skip
+
 DETACH = {
     "carried": CARRIED, "state": STATE, "twice": TWICE, "before": BEFORE, "one line": ONE_LINE, "helped": HELPED,
     "critic": CRITIC, "rollout": ROLLOUT, "plain": PLAIN,
@@ -168,7 +210,7 @@ FOLLOWED = {
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     clear = "zero_grad" if request.param == "torch" else "clear_grad"
-    programs = {**DETACH, **FOLLOWED, "heads": HEADS}
+    programs = {**DETACH, **FOLLOWED, "heads": HEADS, **{name: text for name, (text, _) in NAMED.items()}}
     texts = {name: HEAD[request.param] + text.replace("CLEAR()", f"{clear}()") for name, text in programs.items()}
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
 
@@ -183,6 +225,14 @@ each = pytest.mark.parametrize(
 def test_what_joins_them_is_the_cause(runs: dict[str, Run], name: str) -> None:
     message = runs[name].check_first("second-backward")["message"]
     assert "detach" in message and "retain_graph" not in message and "several losses" not in message, message
+
+
+@each
+@pytest.mark.parametrize("name", NAMED)
+def test_what_is_named_has_the_graph(runs: dict[str, Run], name: str) -> None:
+    message = runs[name].check_first("second-backward")["message"]
+    told = NAMED[name][1]
+    assert f"'{told}'" in message and "reward" not in message and "count" not in message, message
 
 
 @each
