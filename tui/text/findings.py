@@ -12,6 +12,7 @@ from adbg.engine.types import SourceLine
 from adbg.tui.text.formatting import file_text, place_text
 
 NOBODY = "adbg got into no Python process of the program"
+INTERRUPTED = "SIGINT"  # of a program whose launcher hides how it ended
 _LABEL = 10  # cells of a label and what parts it from its text
 
 

@@ -111,6 +111,25 @@ def test_what_was_told_stays_told_however_it_ends(framework: str, tmp_path: Path
 
 
 @on_frameworks()
+def test_ctrl_c_is_no_all_clear_but_behind_the_iterations_asked_for(framework: str, tmp_path: Path) -> None:
+    """Python ends such a program as if it came to its end: everything that is done at an exit is done."""
+    rest = "for _ in range(6):\n    train(rows(1))\nsignal.raise_signal(signal.SIGINT)\n"
+    path = script(tmp_path, framework, rest)
+    path.write_text(path.read_text().replace("opt.step()", "opt.step(); net.clear_gradients()"))
+    if framework == "torch":
+        path.write_text(path.read_text().replace("net.clear_gradients()", "opt.zero_grad()"))
+    text = adbg("diagnose", "--run-dir", tmp_path / "run", path, cwd=tmp_path)
+    said = "cut short by SIGINT after 6 iterations: nothing was told; more may be there"
+    assert text.status == 130 and f"diagnosis: {said}" in text.stderr and "nothing found" not in text.stderr, str(text)
+    again = adbg("diagnose", tmp_path / "run", cwd=tmp_path)
+    assert again.stdout.startswith(said) and "looked for in 6 iterations" in again.stdout, str(again)
+    lines = adbg("diagnose", "--json", tmp_path / "run", cwd=tmp_path)
+    assert lines.lines[-1]["whole"] is False, str(lines)
+    few = adbg("diagnose", "--iterations", "3", path, cwd=tmp_path)
+    assert few.status == 130 and "diagnosis: nothing found" in few.stderr, str(few)
+
+
+@on_frameworks()
 def test_a_program_without_a_backward(framework: str, tmp_path: Path) -> None:
     outcome = diagnosed(tmp_path, framework, "print(net(rows()[0]).shape)")
     (end,) = outcome.of("diagnosis")
