@@ -113,7 +113,7 @@ class Findings:
 
     @property
     def told_end(self) -> bool:
-        """Some process came to an end of its own (or of diagnosis), and said what it had looked at; Ctrl-C ended none."""
+        """Some process came to an end of its own (or of diagnosis), and said what it looked at; Ctrl-C ended none."""
         with self._lock:
             return self._ended and not self._interrupted
 
