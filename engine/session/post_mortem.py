@@ -94,8 +94,8 @@ def interrupted() -> bool:
 
 
 def _out_of_main(kind: type[BaseException]) -> BaseException | None:
-    """What ends the program, of that ``kind``. An interpreter inside the program (``code.interact``) leaves its exceptions
-    there as well: those did not come out of the main module."""
+    """What ends the program, of that ``kind``. An interpreter inside the program (``code.interact``) leaves its own
+    there: those did not come out of the main module."""
     error: BaseException | None = getattr(sys, "last_value", None)
     if not isinstance(error, kind) or error.__traceback__ is None:
         return None

@@ -711,3 +711,14 @@ def test_titles_of_columns_follow_the_lanes() -> None:
         await app.until(lambda: graph.heading(graph.size.width)[0][0] == str(head.content), "their titles")
 
     drive((80, 40), body)
+
+
+def test_that_it_is_detached_is_said_once() -> None:
+    async def body(app: Driver) -> None:
+        await app.command("detach")
+        await app.shows("the program continues without the debugger")
+        await app.until(lambda: app.app.feed.idle, "all events")
+        await app.pilot.pause(0.2)
+        assert app.text.count("continues without the debugger") == 1, app.text
+
+    drive(WIDE, body)

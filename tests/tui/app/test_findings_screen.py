@@ -184,3 +184,15 @@ def test_titles_fit_their_columns_when_the_terminal_changed_under_it(
         await app.until(fits, "titles of the columns as they are")
 
     drive(before, body)
+
+
+def test_all_keys_of_the_screen() -> None:
+    async def body(app: Driver) -> None:
+        await app.press("f8", "?")
+        await app.shows(
+            "Keys of the findings", "copy the finding, with all that proves it", "have the program look now"
+        )
+        await app.press("?")
+        await app.until(lambda: isinstance(app.app.screen, FindingsScreen), "the findings again")
+
+    drive(NARROW, body)
