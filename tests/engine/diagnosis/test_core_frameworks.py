@@ -5,6 +5,7 @@ The one bug in all of them is a gradient that is never cleared; what is looked a
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -217,7 +218,12 @@ def test_a_record_alone_shows_where_nan_began(tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     adbg("run", "--batch", "--run-dir", str(bare), path)
     text = adbg("diagnose", bare)
-    assert text.status == 0 and "no node was recorded" in text.stdout, str(text)
+    assert text.status == 0 and text.stdout.count("\n") == 1 and "and no node was recorded" in text.stdout, str(text)
+    text = adbg("diagnose", folder)
+    said = r"diagnosis was not on in this run: \d+ nodes of 2 backward calls were recorded, which can be judged for"
+    assert re.match(said + " nonfinite alone\n1 finding, an error\n", text.stdout), str(text)
+    text = adbg("diagnose", "--only", "zero-grad", folder)
+    assert text.status == 0 and text.stdout.count("\n") == 1 and "nothing found" not in text.stdout, str(text)
 
 
 REPEATED = {
@@ -259,6 +265,8 @@ for x in rows():
 def test_two_runs_that_do_not_differ(framework: str, tmp_path: Path) -> None:
     outcome = diagnosed(tmp_path, framework, SAME, "--deep", "--only", "run-differs")
     assert outcome.status == 0 and not findings(outcome) and outcome.program_output.count("\n") == 6, str(outcome)
+    looked = [(row["kind"], row["result"]) for row in outcome.lines[-1]["examined"]]
+    assert looked == [("run-differs", "clear")], str(outcome)
 
 
 @on_frameworks()
@@ -268,7 +276,8 @@ def test_two_runs_that_differ(framework: str, tmp_path: Path, what: str) -> None
     (found,) = findings(outcome)
     assert (found["kind"], found["severity"], found["backward"]) == ("run-differs", "warning", 3), str(outcome)
     assert found["node"]["unique_name"] and "2 backward calls before are the same" in found["evidence"][1]
-    assert found["cause"]["text"].endswith("# DIFFERS"), str(outcome)
+    assert found["cause"]["text"].endswith("# DIFFERS") and "1 files" not in str(found), str(outcome)
+    assert outcome.lines[-1]["examined"] == [{"kind": "run-differs", "result": "finding", "why": ""}], str(outcome)
     lines = 6 if what == "the order of a set" else 1
     assert outcome.program_output.count("\n") == lines, "the second run is not heard"
 

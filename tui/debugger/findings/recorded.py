@@ -30,6 +30,7 @@ class RecordedFindings:
         self.told: list[Told] = []
         self._ends: list[DiagnosisEnds] = []
         self.live = False
+        self.backwards = self.nodes = 0  # that were recorded; not counted of a live one
         self._facts: list[tuple[int, RankFacts]] = []
         self._folder = folder
         self.words = ""  # the program's, for ``adbg run``
@@ -48,6 +49,9 @@ class RecordedFindings:
             self.live = True
         elif not self.live:
             findings, end = judge(reader)
+            calls = reader.backwards()
+            self.backwards += len(calls)
+            self.nodes += sum(len({event.index for event in reader.events(call.number)}) for call in calls)
         words = words_of([str(each) for each in reader.info.get("argv") or ()], str(reader.info.get("cwd") or ""))
         self.words = self.words or words
         self.told += [

@@ -22,6 +22,7 @@ class Findings:
         self._lock = threading.Lock()
         self._told: dict[tuple[int, int], Told] = {}
         self._ends: dict[int, DiagnosisEnds] = {}
+        self._own: list[Examined] = []  # what was looked for here
         self._ended = self._interrupted = False
         self._job = Job()
 
@@ -30,6 +31,7 @@ class Findings:
         with self._lock:
             self._told.clear()
             self._ends.clear()
+            self._own.clear()
             self._ended = self._interrupted = False
             self._job = Job()
 
@@ -74,6 +76,11 @@ class Findings:
         self.add(process, known)
         return known
 
+    def looked(self, row: Examined) -> None:
+        """What came of looking for a kind that no program looks for."""
+        with self._lock:
+            self._own.append(row)
+
     def learn(self, process: Process, body: DiagnosisBody) -> None:
         """What it answered."""
         for finding in body.findings:
@@ -96,8 +103,8 @@ class Findings:
     def examined(self) -> list[Examined]:
         """What all came to so far, of those that told."""
         with self._lock:
-            ends = list(self._ends.values())
-        return merged(row for end in ends for row in end.examined)
+            ends, own = list(self._ends.values()), list(self._own)
+        return merged([*(row for end in ends for row in end.examined), *own])
 
     @property
     def iterations(self) -> int:
