@@ -45,7 +45,7 @@ from adbg.engine.protocol import messages as p
 from adbg.engine.protocol.rendezvous import SessionConfig, peer_of
 from adbg.engine.session.collecting import Collector
 from adbg.engine.session.observers import Observer
-from adbg.engine.session.post_mortem import stop_at_uncaught, uncaught
+from adbg.engine.session.post_mortem import interrupted, stop_at_uncaught, uncaught
 from adbg.engine.session.session import Session
 from adbg.engine.session.stop_point import PausedPoint
 from adbg.engine.session.told_later import Gatherer
@@ -293,7 +293,7 @@ class Agent:
             return
         if self.profiling is not None:
             self.profiling.program_ends()
-        self.diagnosing.program_ends(uncaught())
+        self.diagnosing.program_ends(uncaught(), interrupted())
         try:
             stop_at_uncaught(self.session)
         except Exception as error:

@@ -80,11 +80,11 @@ class Diagnosing:
             except own(Exception) as defect:
                 self._agent.session.problems.defect("diagnosis did not begin", defect)
 
-    def program_ends(self, error: BaseException | None) -> None:
-        """On the main thread, ``error`` if that ends it."""
+    def program_ends(self, error: BaseException | None, interrupted: bool) -> None:
+        """On the main thread, ``error`` if that ends it; ``interrupted``: Ctrl-C does."""
         if self._now is None:
             return
         try:
-            self._now.program_ends(error)
+            self._now.program_ends(error, interrupted)
         except own(Exception) as defect:
             self._agent.session.problems.defect("diagnosis did not come to its end", defect)

@@ -184,22 +184,22 @@ class Diagnosis(Observer):
             if not of.watching and not self._over:
                 of.watch()
 
-    def program_ends(self, error: BaseException | None) -> None:
-        """On the main thread, ``error`` if that ends it. Once."""
+    def program_ends(self, error: BaseException | None, interrupted: bool = False) -> None:
+        """On the main thread, ``error`` if that ends it; ``interrupted``: Ctrl-C does. Once."""
         if error is not None and not self._over:
             for of in self._of.values():
                 if of.watching and named(error, of.facts.backend) != self._missed:
                     of.tell("uncaught", error)
-        self._close(list(self._of.values()), True)
+        self._close(list(self._of.values()), True, interrupted)
 
-    def _close(self, which: Iterable[_OfBackend], last: bool = False) -> None:
+    def _close(self, which: Iterable[_OfBackend], last: bool = False, interrupted: bool = False) -> None:
         """On a thread of the program. Said where it was the last, of several frameworks."""
         for of in which:
             of.close()
         if self._over or (not last and any(of.watching for of in self._of.values())):
             return
         self._over = True
-        self._send(p.DiagnosisEnds(self.examined(), self.iteration))
+        self._send(p.DiagnosisEnds(self.examined(), self.iteration, interrupted))
         if not last:
             self._session.change(lambda: None)
 

@@ -84,10 +84,20 @@ def _told(session: Session, error: BaseException) -> str:
 
 
 def uncaught() -> BaseException | None:
-    """What ends the program. An interpreter inside the program (``code.interact``) leaves its exceptions there as well:
-    those did not come out of the main module."""
+    """The exception that ends the program."""
+    return _out_of_main(Exception)
+
+
+def interrupted() -> bool:
+    """Ctrl-C ends the program: SIGINT, which Python turns into an exception."""
+    return _out_of_main(KeyboardInterrupt) is not None
+
+
+def _out_of_main(kind: type[BaseException]) -> BaseException | None:
+    """What ends the program, of that ``kind``. An interpreter inside the program (``code.interact``) leaves its own
+    there: those did not come out of the main module."""
     error: BaseException | None = getattr(sys, "last_value", None)
-    if not isinstance(error, Exception) or error.__traceback__ is None:
+    if not isinstance(error, kind) or error.__traceback__ is None:
         return None
     if getattr(sys, "last_traceback", None) is not error.__traceback__:
         return None  # put there by the program, for ``pdb.pm()``

@@ -109,7 +109,6 @@ class EventFeed:
             events.MemoryGrows: lambda event: self.main.say("\n".join(growth_lines(event.growth)), "warn"),
             events.Notice: self._notice,
             events.Exited: self._exited,
-            events.Detached: self._detached,
         }
 
     @property
@@ -318,9 +317,6 @@ class EventFeed:
             self.main.graph.refresh()
         if self.main.banner.clear(tip_only=True):
             self.main.relayout()
-
-    def _detached(self, event: events.Detached) -> None:
-        self.main.say("Detached: the program continues without the debugger", "warn")
 
     # ---- the status bar
 

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from adbg.engine.errors import AdbgError
-from adbg.engine.protocol.messages import Diagnose, Finding
+from adbg.engine.protocol.messages import Diagnose, Examined, Finding
 from adbg.tui.batch.batch import Batch
 from adbg.tui.batch.writers import TextWriter
 from adbg.tui.commands.table import execute
 from adbg.tui.debugger import events
 from adbg.tui.debugger.debugger import Debugger
+from adbg.tui.debugger.findings.kinds import REPEATED
 from adbg.tui.debugger.findings.ranking import is_error
 from adbg.tui.debugger.findings.repeat import compare
 from adbg.tui.text.findings import NOBODY
@@ -65,14 +66,16 @@ class DiagnosedBatch(Batch):
             execute(self.debugger, line)
 
     def _repeat(self, again: Callable[[Debugger], Finding | None]) -> None:
-        process = self.debugger.run.processes[0]
+        process, findings = self.debugger.run.processes[0], self.debugger.findings
         try:
             found = again(self.debugger)
         except AdbgError as error:
             self.writer.notice("warning", f"the script was not compared with a second run: {error}")
+            findings.looked(Examined(REPEATED, "could not look", "there is no second run to compare with"))
             return
+        findings.looked(Examined(REPEATED, "clear" if found is None else "finding"))
         if found is not None:
-            self.writer.found(events.Found(process, self.debugger.findings.add_own(process, found)))
+            self.writer.found(events.Found(process, findings.add_own(process, found)))
 
 
 class _Silent(TextWriter):

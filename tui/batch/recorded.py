@@ -6,8 +6,8 @@ import shutil
 import sys
 
 from adbg.tui.batch.lines import as_json, diagnosis_line, finding_line, written
-from adbg.tui.debugger.findings.recorded import RecordedFindings
-from adbg.tui.text.findings import report_lines
+from adbg.tui.debugger.findings.recorded import KIND, RecordedFindings
+from adbg.tui.text.findings import recorded_text, report_lines
 
 
 def write_json(found: RecordedFindings) -> None:
@@ -19,6 +19,7 @@ def write_json(found: RecordedFindings) -> None:
 def write_text(found: RecordedFindings) -> None:
     width = shutil.get_terminal_size((120, 24)).columns
     if not found.live:
-        print("diagnosis was not on in this run: the nodes that it recorded were looked at")
-    print("\n".join(report_lines(found.ranked(), found.examined(), found.progress(), found.words, width)))
+        print(recorded_text(found.backwards, found.nodes, KIND, found.words))
+    if found.live or found.ranked() or (found.nodes and found.examined()):  # else that line has said it all
+        print("\n".join(report_lines(found.ranked(), found.examined(), found.progress(), found.words, width)))
     sys.stdout.flush()

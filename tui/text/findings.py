@@ -12,6 +12,7 @@ from adbg.engine.types import SourceLine
 from adbg.tui.text.formatting import file_text, place_text
 
 NOBODY = "adbg got into no Python process of the program"
+INTERRUPTED = "SIGINT"  # of a program whose launcher hides how it ended
 _LABEL = 10  # cells of a label and what parts it from its text
 
 
@@ -207,6 +208,17 @@ def report_lines(
     for each in ends:
         lines += wrap(each, max(width, 20), break_on_hyphens=False)  # names of kinds stay whole
     return lines
+
+
+def recorded_text(backwards: int, nodes: int, kind: str, words: str) -> str:
+    """Of a run in which diagnosis was not on: what was recorded, and the ``kind`` that such a run can be judged for.
+    ``words`` as above."""
+    off = "diagnosis was not on in this run"
+    if not nodes:
+        again = f"`adbg diagnose {words or 'SCRIPT'}` runs the script again, with all that it can look for"
+        return f"{off}, and no node was recorded (`record on`), by which it could be judged for {kind}: {again}"
+    calls = f"{backwards} backward call{'s' * (backwards != 1)}"
+    return f"{off}: {nodes} node{'s' * (nodes != 1)} of {calls} were recorded, which can be judged for {kind} alone"
 
 
 def iterations_text(count: int) -> str:

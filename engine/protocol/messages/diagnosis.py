@@ -101,6 +101,7 @@ class DiagnosisEnds:
 
     examined: list[Examined] = field(default_factory=list)
     iterations: int = 0  # of the training loop, that were watched
+    interrupted: bool = False  # Ctrl-C (SIGINT) ended the program while it was watched: more may have come
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ The one bug in all of them is a gradient that is never cleared; what is looked a
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -111,6 +112,25 @@ def test_what_was_told_stays_told_however_it_ends(framework: str, tmp_path: Path
 
 
 @on_frameworks()
+def test_ctrl_c_is_no_all_clear_but_behind_the_iterations_asked_for(framework: str, tmp_path: Path) -> None:
+    """Python ends such a program as if it came to its end: everything that is done at an exit is done."""
+    rest = "for _ in range(6):\n    train(rows(1))\nsignal.raise_signal(signal.SIGINT)\n"
+    path = script(tmp_path, framework, rest)
+    path.write_text(path.read_text().replace("opt.step()", "opt.step(); net.clear_gradients()"))
+    if framework == "torch":
+        path.write_text(path.read_text().replace("net.clear_gradients()", "opt.zero_grad()"))
+    text = adbg("diagnose", "--run-dir", tmp_path / "run", path, cwd=tmp_path)
+    said = "cut short by SIGINT after 6 iterations: nothing was told; more may be there"
+    assert text.status == 130 and f"diagnosis: {said}" in text.stderr and "nothing found" not in text.stderr, str(text)
+    again = adbg("diagnose", tmp_path / "run", cwd=tmp_path)
+    assert again.stdout.startswith(said) and "looked for in 6 iterations" in again.stdout, str(again)
+    lines = adbg("diagnose", "--json", tmp_path / "run", cwd=tmp_path)
+    assert lines.lines[-1]["whole"] is False, str(lines)
+    few = adbg("diagnose", "--iterations", "3", path, cwd=tmp_path)
+    assert few.status == 130 and "diagnosis: nothing found" in few.stderr, str(few)
+
+
+@on_frameworks()
 def test_a_program_without_a_backward(framework: str, tmp_path: Path) -> None:
     outcome = diagnosed(tmp_path, framework, "print(net(rows()[0]).shape)")
     (end,) = outcome.of("diagnosis")
@@ -198,7 +218,12 @@ def test_a_record_alone_shows_where_nan_began(tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     adbg("run", "--batch", "--run-dir", str(bare), path)
     text = adbg("diagnose", bare)
-    assert text.status == 0 and "no node was recorded" in text.stdout, str(text)
+    assert text.status == 0 and text.stdout.count("\n") == 1 and "and no node was recorded" in text.stdout, str(text)
+    text = adbg("diagnose", folder)
+    said = r"diagnosis was not on in this run: \d+ nodes of 2 backward calls were recorded, which can be judged for"
+    assert re.match(said + " nonfinite alone\n1 finding, an error\n", text.stdout), str(text)
+    text = adbg("diagnose", "--only", "zero-grad", folder)
+    assert text.status == 0 and text.stdout.count("\n") == 1 and "nothing found" not in text.stdout, str(text)
 
 
 REPEATED = {
@@ -240,6 +265,8 @@ for x in rows():
 def test_two_runs_that_do_not_differ(framework: str, tmp_path: Path) -> None:
     outcome = diagnosed(tmp_path, framework, SAME, "--deep", "--only", "run-differs")
     assert outcome.status == 0 and not findings(outcome) and outcome.program_output.count("\n") == 6, str(outcome)
+    looked = [(row["kind"], row["result"]) for row in outcome.lines[-1]["examined"]]
+    assert looked == [("run-differs", "clear")], str(outcome)
 
 
 @on_frameworks()
@@ -249,7 +276,8 @@ def test_two_runs_that_differ(framework: str, tmp_path: Path, what: str) -> None
     (found,) = findings(outcome)
     assert (found["kind"], found["severity"], found["backward"]) == ("run-differs", "warning", 3), str(outcome)
     assert found["node"]["unique_name"] and "2 backward calls before are the same" in found["evidence"][1]
-    assert found["cause"]["text"].endswith("# DIFFERS"), str(outcome)
+    assert found["cause"]["text"].endswith("# DIFFERS") and "1 files" not in str(found), str(outcome)
+    assert outcome.lines[-1]["examined"] == [{"kind": "run-differs", "result": "finding", "why": ""}], str(outcome)
     lines = 6 if what == "the order of a set" else 1
     assert outcome.program_output.count("\n") == lines, "the second run is not heard"
 

@@ -698,3 +698,27 @@ def test_a_restart_begins_anew_without_complaints_about_the_old_run() -> None:
         await app.stopped_at(1)
 
     drive(WIDE, body)
+
+
+def test_titles_of_columns_follow_the_lanes() -> None:
+    """Further down there are more lanes, which take their room from the other columns."""
+
+    async def body(app: Driver) -> None:
+        graph, head = app.app.main.graph, app.app.main.head
+        first = str(head.content)
+        await app.press("G")
+        await app.until(lambda: graph.heading(graph.size.width)[0][0] != first, "other columns")
+        await app.until(lambda: graph.heading(graph.size.width)[0][0] == str(head.content), "their titles")
+
+    drive((80, 40), body)
+
+
+def test_that_it_is_detached_is_said_once() -> None:
+    async def body(app: Driver) -> None:
+        await app.command("detach")
+        await app.shows("the program continues without the debugger")
+        await app.until(lambda: app.app.feed.idle, "all events")
+        await app.pilot.pause(0.2)
+        assert app.text.count("continues without the debugger") == 1, app.text
+
+    drive(WIDE, body)

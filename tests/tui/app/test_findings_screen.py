@@ -11,6 +11,7 @@ from adbg.engine.errors import NotStopped
 from adbg.engine.launch.command_line import program_python
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.types import SourceLine
+from adbg.tui.app.panels.frames import lists_title
 from adbg.tui.app.screens.findings import FindingsScreen
 from adbg.tui.debugger.findings.store import Findings
 
@@ -158,3 +159,40 @@ def test_what_cannot_be_asked_is_said() -> None:
         await app.shows("not now")
 
     drive(WIDE, body)
+
+
+@pytest.mark.parametrize(("before", "after"), [(NARROW, WIDE), (WIDE, NARROW)], ids=["wider", "narrower"])
+def test_titles_fit_their_columns_when_the_terminal_changed_under_it(
+    before: tuple[int, int], after: tuple[int, int]
+) -> None:
+    """The panels below are laid out as the screen is left."""
+
+    async def body(app: Driver) -> None:
+        main = app.app.main
+        await app.press("f8")
+        await app.until(lambda: isinstance(app.app.screen, FindingsScreen), "the findings")
+        await app.pilot.resize_terminal(*after)
+        await app.pilot.pause()
+        await app.press("escape")
+        await app.until(lambda: app.app.screen is main and app.app.size == after, "the main screen")
+
+        def fits() -> bool:
+            title = main.graph.heading(main.graph.size.width)[0][0]
+            tabs = not main.lists.size.width or main.lists_bar.content == lists_title(main.lists)
+            return title == str(main.head.content) and tabs
+
+        await app.until(fits, "titles of the columns as they are")
+
+    drive(before, body)
+
+
+def test_all_keys_of_the_screen() -> None:
+    async def body(app: Driver) -> None:
+        await app.press("f8", "?")
+        await app.shows(
+            "Keys of the findings", "copy the finding, with all that proves it", "have the program look now"
+        )
+        await app.press("?")
+        await app.until(lambda: isinstance(app.app.screen, FindingsScreen), "the findings again")
+
+    drive(NARROW, body)

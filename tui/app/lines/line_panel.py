@@ -66,6 +66,12 @@ class LinePanel(ScrollView, can_focus=True):
         def control(self) -> LinePanel:
             return self.panel
 
+    @dataclass(eq=False)
+    class Resized(Message):
+        """The panel has another size, or other columns: what stands beside it may depend on that."""
+
+        panel: LinePanel
+
     def __init__(self, **options: Any) -> None:
         self._kept: dict[int, Strip] = {}
         self._kept_width = 0
@@ -107,6 +113,7 @@ class LinePanel(ScrollView, can_focus=True):
 
     def on_resize(self, event: events.Resize) -> None:
         """Keep the cursor in sight."""
+        self.post_message(self.Resized(self))
         self.virtual_size = Size(max(self.size.width, 1), self.line_count())
         if self.show_cursor:
             self.call_after_refresh(lambda: self.reveal(self.cursor, 3))  # where it is then: it may move before

@@ -88,6 +88,7 @@ class GraphPanel(LinePanel):
         self.marks: set[int] = set()
         self.waiting = "the program has not started"
         self._widths: dict[tuple[int, int], int] = {}
+        self._columns: dict[str, int] = {}  # where it was scrolled to last
         self._walk = (0, 0)  # of the last h or l: its direction, the node it began at
 
     # ---- lines
@@ -232,6 +233,10 @@ class GraphPanel(LinePanel):
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
         self.tell_frame(self.subtitle_text())
+        columns = self.columns(self.size.width)
+        if columns != self._columns:  # there are more lanes here, or fewer
+            self._columns = columns
+            self.post_message(self.Resized(self))
 
     def action_neighbour(self, direction: int) -> None:
         """Go to a node that feeds this one (-1) or that it feeds (1): the nearest one, or back where the last such key

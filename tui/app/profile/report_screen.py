@@ -31,10 +31,10 @@ from adbg.tui.app.profile import contents as views
 from adbg.tui.app.profile import report_words as words
 from adbg.tui.app.profile.contents import CHANGES, FLAME, NODES, TABLE, Contents
 from adbg.tui.app.profile.icicle import Icicle
-from adbg.tui.app.profile.keys_screen import KeysScreen
 from adbg.tui.app.profile.sheet_panel import Bar, SheetPanel
 from adbg.tui.app.profile.sheets import GROUPINGS, Sheet
 from adbg.tui.app.screens.dialogs import LineScreen
+from adbg.tui.app.screens.keys import KeysScreen
 from adbg.tui.text.cells import Spans, elide, fit, width_of
 
 Go = Callable[["ReportScreen", "SourceLine | str"], None]
@@ -331,7 +331,7 @@ class ReportScreen(ModalScreen[None]):
         self._show(FLAME)
 
     def action_keys(self) -> None:
-        self.app.push_screen(KeysScreen())
+        self.app.push_screen(KeysScreen("Keys of the report", words.ALL_KEYS))
 
     def action_back(self) -> None:
         """One zoom back; then leave."""

@@ -24,6 +24,23 @@ KEYS = {
     NODES: "? keys · q back · ⏎ in the graph · o source · s S sort · b each · / search · tab view · w write",
     "": "? keys · q back · ⏎ o source · s S sort · b by · c callers · / search · tab view · d difference · w write",
 }
+ALL_KEYS = (
+    ("tab [ ]", "the next view, the previous one: flame graph, table, nodes, iterations, difference"),
+    ("j k g G", "down, up, the first, the last; ctrl+d ctrl+u half a page; the mouse selects"),
+    ("h l", "flame graph: the frame on the left, on the right"),
+    ("enter", "flame graph: the frame in full width; nodes: the node in the graph; tables: the source line"),
+    ("escape 0", "one zoom back, then out; all of the flame graph again"),
+    ("i", "flame graph: the innermost frames first, their callers below them"),
+    ("f c", "this function in the flame graph: what it calls; all of its callers"),
+    ("o", "the source line; F5 comes back from it to the report"),
+    ("/ n N", "search in names, files, modules (a regular expression); next, previous"),
+    ("s S", "tables: sort by the next column, the previous one; a click on a title does the same"),
+    ("b", "tables: rows of functions, lines, files, modules, origins, phases, threads; nodes: each by itself"),
+    ("d", "the difference to another profile: red takes more in this one, green less"),
+    ("w", "write it: .svg .html .speedscope.json .pb.gz .trace.json .collapsed .pstats"),
+    ("y", "copy the function's name and place"),
+    ("q", "leave the report"),
+)
 _NARROW = 112  # cells: in fewer not each key is named
 _SHORT = {
     FLAME: "? keys · q back · ⏎ zoom · tab view · d difference · w write · / search",

@@ -19,6 +19,7 @@ from textual.widgets import Static
 from adbg.tui.app import theme
 from adbg.tui.app.lines.line_panel import LinePanel
 from adbg.tui.app.messages import Read
+from adbg.tui.app.screens.keys import KeysScreen
 from adbg.tui.commands.diagnosis.diagnose import advice, look_again, progress
 from adbg.tui.debugger.debugger import Debugger
 from adbg.tui.debugger.findings.own_words import is_shells
@@ -32,7 +33,16 @@ ASK_EVERY = 2.0  # seconds between two questions to a program that runs
 Ask = Callable[[str, Any, Callable[[], None], Callable[[Read], None]], None]
 _STYLES = {"error": "bad", "warning": "warn", "note": "dim"}
 COPIED = 110  # cells of a line that is copied
-_KEYS = "⏎ go there · 1-9 run a next · y copy · esc back"
+_KEYS = "⏎ go there · 1-9 run a next · ? keys · esc back"
+_ALL_KEYS = (
+    ("j k g G", "down, up, the first, the last; the mouse selects"),
+    ("enter", "go there: its node in the graph, its value, and the line to change in the source"),
+    ("space", "more of a finding that is longer than its half of the screen"),
+    ("1 … 9", "run the command of that number behind `next`; one for a shell is copied"),
+    ("y", "copy the finding, with all that proves it"),
+    ("r", "have the program look now (it is asked now and again anyway)"),
+    ("escape q F8", "back"),
+)
 
 
 class FindingsList(LinePanel):
@@ -141,6 +151,7 @@ class FindingsScreen(ModalScreen["Ranked | str | None"]):
     BINDINGS = [
         Binding("escape,q,f8", "leave", "Back", show=False),
         Binding("r", "again", "Look again", show=False),
+        Binding("question_mark,f1", "keys", "Keys", show=False),
         Binding("y", "yank", "Copy", show=False),
         Binding("space", "page", "More of the finding", show=False),
         *(Binding(str(key), f"follow({key})", f"Next command {key}", show=False) for key in range(1, 10)),
@@ -256,6 +267,9 @@ class FindingsScreen(ModalScreen["Ranked | str | None"]):
             return
         self.app.copy_to_clipboard("\n".join(line.text for line in finding_lines(row, COPIED)))
         self.notify(f"copied finding {row.number}", timeout=2, markup=False)
+
+    def action_keys(self) -> None:
+        self.app.push_screen(KeysScreen("Keys of the findings", _ALL_KEYS))
 
     def action_leave(self) -> None:
         self.dismiss(None)

@@ -19,6 +19,7 @@ from adbg.engine.errors import AdbgError
 from adbg.tui.app import theme
 from adbg.tui.app.keymap import bindings
 from adbg.tui.app.layout import PANELS, SMALLEST, Arrangement, plan
+from adbg.tui.app.lines.line_panel import LinePanel
 from adbg.tui.app.log.vlog_panel import VlogPanel
 from adbg.tui.app.panels.console import CommandInput, Complete, History
 from adbg.tui.app.panels.frames import Banner, GraphHead, ListsBar, apply_plan, frames, lists_title, tabs_title
@@ -141,6 +142,13 @@ class MainScreen(PanelScreen):
         apply_plan(self, chosen)
         self.call_after_refresh(self.show_heading)
         self.call_after_refresh(self.relist)
+
+    def on_line_panel_resized(self, event: LinePanel.Resized) -> None:
+        """It is laid out: later than the terminal changed where another screen stood above this one."""
+        if event.panel is self.graph:
+            self.show_heading()
+        elif event.panel is self.lists:
+            self.relist()
 
     def heed_log(self) -> None:
         """Room for the log once it has something to say."""

@@ -15,7 +15,7 @@ from adbg.engine.types import ExitStatus, GraphRow
 from adbg.tui.debugger.findings.job import Job
 from adbg.tui.debugger.findings.own_words import in_own_words, words_of
 from adbg.tui.debugger.findings.ranking import Told, merged, ranked
-from adbg.tui.text.findings import Progress, Ranked
+from adbg.tui.text.findings import INTERRUPTED, Progress, Ranked
 
 _WATCHES = "adbg diagnose --only nonfinite SCRIPT"  # the forward too: it names the operator and its line
 KIND = "nonfinite"  # the one kind that recorded nodes can prove
@@ -30,6 +30,7 @@ class RecordedFindings:
         self.told: list[Told] = []
         self._ends: list[DiagnosisEnds] = []
         self.live = False
+        self.backwards = self.nodes = 0  # that were recorded; not counted of a live one
         self._facts: list[tuple[int, RankFacts]] = []
         self._folder = folder
         self.words = ""  # the program's, for ``adbg run``
@@ -48,6 +49,9 @@ class RecordedFindings:
             self.live = True
         elif not self.live:
             findings, end = judge(reader)
+            calls = reader.backwards()
+            self.backwards += len(calls)
+            self.nodes += sum(len({event.index for event in reader.events(call.number)}) for call in calls)
         words = words_of([str(each) for each in reader.info.get("argv") or ()], str(reader.info.get("cwd") or ""))
         self.words = self.words or words
         self.told += [
@@ -78,14 +82,20 @@ class RecordedFindings:
 
     @property
     def told_end(self) -> bool:
-        return bool(self._ends)
+        return bool(self._ends) and not self._interrupted
+
+    @property
+    def _interrupted(self) -> bool:
+        """Ctrl-C ended a process."""
+        return any(end.interrupted for end in self._ends)
 
     def progress(self) -> Progress:
         """How far it came."""
         code = read_exit(self._folder)
         cut = ExitStatus(signal=-code).signal_name if code is not None and code < 0 else ""
+        cut = cut or (INTERRUPTED if self._interrupted else "")
         alive = run_state(self._folder) == "running"
-        return Progress(self.iterations, alive, self.told_end, self.told_end, True, cut)
+        return Progress(self.iterations, alive, bool(self._ends), self.told_end, True, cut)
 
 
 def judge(reader: RunReader) -> tuple[list[Finding], DiagnosisEnds]:

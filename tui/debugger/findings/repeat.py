@@ -53,10 +53,16 @@ def _with_source(found: Finding, reader: RunReader, call: RecordedBackward) -> F
     one = likely(files)
     if one is not None:
         place = f"{os.path.basename(one.cause.file)}:{one.cause.line}"
-        evidence.append(f"all that may differ between runs in the source of {len(files)} files: {place} has {one.what}")
+        evidence.append(
+            f"all that may differ between runs in the source of {_files(len(files))}: {place} has {one.what}"
+        )
         return replace(found, message=f"{found.message}; {place} has {one.what}", cause=one.cause, evidence=evidence)
     several = [f"{os.path.basename(each.cause.file)}:{each.cause.line} has {each.what}" for each in sources(files)]
     return replace(found, evidence=[*evidence, *several[:_MOST]])
+
+
+def _files(count: int) -> str:
+    return f"{count} file{'s' * (count != 1)}"
 
 
 def _norms(reader: RunReader, call: RecordedBackward) -> dict[tuple[int, str], float]:

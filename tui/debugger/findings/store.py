@@ -11,7 +11,7 @@ from adbg.tui.debugger.findings.job import Job
 from adbg.tui.debugger.findings.own_words import in_own_words, words_of
 from adbg.tui.debugger.findings.ranking import Told, merged, ranked
 from adbg.tui.debugger.process import Process
-from adbg.tui.text.findings import Progress, Ranked
+from adbg.tui.text.findings import INTERRUPTED, Progress, Ranked
 
 
 class Findings:
@@ -22,7 +22,8 @@ class Findings:
         self._lock = threading.Lock()
         self._told: dict[tuple[int, int], Told] = {}
         self._ends: dict[int, DiagnosisEnds] = {}
-        self._ended = False
+        self._own: list[Examined] = []  # what was looked for here
+        self._ended = self._interrupted = False
         self._job = Job()
 
     def begin(self) -> None:
@@ -30,7 +31,8 @@ class Findings:
         with self._lock:
             self._told.clear()
             self._ends.clear()
-            self._ended = False
+            self._own.clear()
+            self._ended = self._interrupted = False
             self._job = Job()
 
     def compare(self, process: Process, facts: RankFacts) -> list[tuple[Finding, str]]:
@@ -74,6 +76,11 @@ class Findings:
         self.add(process, known)
         return known
 
+    def looked(self, row: Examined) -> None:
+        """What came of looking for a kind that no program looks for."""
+        with self._lock:
+            self._own.append(row)
+
     def learn(self, process: Process, body: DiagnosisBody) -> None:
         """What it answered."""
         for finding in body.findings:
@@ -85,6 +92,7 @@ class Findings:
     def ended(self, process: Process, end: DiagnosisEnds) -> None:
         with self._lock:
             self._ended = True
+            self._interrupted = self._interrupted or end.interrupted
             self._ends[process.number] = end
 
     def ranked(self) -> list[Ranked]:
@@ -95,8 +103,8 @@ class Findings:
     def examined(self) -> list[Examined]:
         """What all came to so far, of those that told."""
         with self._lock:
-            ends = list(self._ends.values())
-        return merged(row for end in ends for row in end.examined)
+            ends, own = list(self._ends.values()), list(self._own)
+        return merged([*(row for end in ends for row in end.examined), *own])
 
     @property
     def iterations(self) -> int:
@@ -112,10 +120,12 @@ class Findings:
 
     @property
     def told_end(self) -> bool:
-        """Some process came to an end of its own (or of diagnosis), and said what it had looked at."""
+        """Some process came to an end of its own (or of diagnosis), and said what it looked at; Ctrl-C ended none."""
         with self._lock:
-            return self._ended
+            return self._ended and not self._interrupted
 
     def progress(self, alive: bool, on: bool, cut: str = "") -> Progress:
         """How far it is; the arguments are as in ``Progress``."""
+        with self._lock:
+            cut = cut or (INTERRUPTED if self._interrupted else "")
         return Progress(self.iterations, alive, self.known, self.told_end, on, cut)
