@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 from fake_backend import FakeBackend, FakeGraph
 
-from adbg.engine.backends.base import Need, Observation, Tap, Watcher
+from adbg.engine.backends.base import Need, Observation, OptimizerEvent, Tap, Watcher
 from adbg.engine.diagnosis import diagnosis as core
 from adbg.engine.diagnosis.detector import Detector
 from adbg.engine.protocol.messages import Cause, DiagnosisEnds, Finding, Found
@@ -119,7 +119,7 @@ class World:
         for _ in range(count):
             self.backend.operators.speak("matmul")
             self.backend.backward(FakeGraph.chain(2))
-            self.backend.steps.speak("step")
+            self.backend.steps.speak(OptimizerEvent("step", None, (), None))
 
     def findings(self) -> list[Finding]:
         return [each.finding for each in self.sent if isinstance(each, Found)]

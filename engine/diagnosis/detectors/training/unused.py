@@ -41,8 +41,8 @@ class ClearedInBetween(LoopDetector):
     Mistaken for: gradients that the program itself uses in between, which no event tells of. Passed over where the
     weights changed meanwhile (SAM, inner loops), where the step takes other gradients than the last backward left
     (gradient surgery; clipping scales all alike), where another optimizer stepped on one of them (a generator's loss,
-    through the critic), and where backward runs within the step (closures of LBFGS). Told where it was so at three
-    steps in a row; a warning.
+    through the critic), where a batch is cleared once more than the others (left out on purpose), and where backward
+    runs within the step (closures of LBFGS). Told where it was so at three steps in a row; a warning.
     Cost: as zero-grad, and the norms of two weights.
     """
 
@@ -75,7 +75,9 @@ class ClearedInBetween(LoopDetector):
             for key, each in self.ledger.optimizers.items():
                 since = self._since.get(key)
                 whole = each is optimizer or all(id(held.ref()) in cleared for held in each.held)
-                if whole and since is not None and len(since.clears) < len(since.backwards):
+                if whole and since is not None and since.backwards:
+                    # Cleared once more than the loop does: a batch that is left out on purpose.
+                    since.spoilt = since.spoilt or len(since.clears) == len(since.backwards)
                     since.clears += [event.line] * (len(since.backwards) - len(since.clears))
         elif event.what == "step" and optimizer is not None:
             self._stepping.add(optimizer.key)

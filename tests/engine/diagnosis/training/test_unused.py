@@ -108,8 +108,19 @@ for step in range(24):
         optimizer.step()
 """
 
+# Every second one is, with a clearing of its own.
+EVEN = """
+for step in range(24):
+    optimizer.CLEAR()
+    (net(noise(6, 4)) - 1).square().mean().backward()
+    if step % 2:
+        optimizer.CLEAR()
+        continue
+    optimizer.step()
+"""
+
 BUGGY = {"micro": MICRO, "clipped": CLIPPED, "called": CALLED}
-HEALTHY = {"accumulated": ACCUMULATED, "surgery": SURGERY, "sharp": SHARP, "left out": LEFT_OUT}
+HEALTHY = {"accumulated": ACCUMULATED, "surgery": SURGERY, "sharp": SHARP, "left out": LEFT_OUT, "even": EVEN}
 
 # What a loss adds is exactly the opposite of what another one left: gone in the backward, and not behind it.
 CANCELLED = """
