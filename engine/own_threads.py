@@ -23,7 +23,8 @@ _ends: weakref.WeakKeyDictionary[threading.Thread, Callable[[], None]] = weakref
 def begin(
     target: Callable[..., object], name: str, args: tuple[Any, ...] = (), end: Callable[[], None] = lambda: None
 ) -> threading.Thread:
-    """A daemon thread that runs ``target(*args)``. ``end`` asks it, from another thread, to be over soon."""
+    """A daemon thread that runs ``target(*args)``. ``end`` asks it, from another thread, to be over soon; it holds
+    nothing that holds the thread, or neither would ever go."""
     thread = threading.Thread(target=target, args=args, name=name, daemon=True)
     count(thread, end)
     thread.start()

@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -63,8 +64,14 @@ class Connection:
 
     def start(self) -> None:
         """Start both threads."""
-        self._reader = own_threads.begin(self._read, "adbg-reader", end=self.close)
-        own_threads.begin(self._write, "adbg-writer", end=self.close)
+        alive = weakref.ref(self)  # who knows of the threads is not to keep what they belong to
+
+        def end() -> None:
+            if connection := alive():
+                connection.close()
+
+        self._reader = own_threads.begin(self._read, "adbg-reader", end=end)
+        own_threads.begin(self._write, "adbg-writer", end=end)
 
     @property
     def gone(self) -> bool:

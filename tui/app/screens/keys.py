@@ -8,6 +8,7 @@ from typing import Any
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
+from textual.content import Content
 from textual.screen import ModalScreen
 
 from adbg.tui.app.lines.line_panel import LinePanel
@@ -46,7 +47,7 @@ class KeysScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="frame full") as box:
-            box.border_title = self._heading
+            box.border_title = Content(self._heading)
             box.border_subtitle = "esc back"
             yield KeysText(self._keys)
 
