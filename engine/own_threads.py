@@ -26,13 +26,13 @@ def begin(
     """A daemon thread that runs ``target(*args)``. ``end`` asks it, from another thread, to be over soon; it holds
     nothing that holds the thread, or neither would ever go."""
     thread = threading.Thread(target=target, args=args, name=name, daemon=True)
-    count(thread, end)
+    register(thread, end)
     thread.start()
     return thread
 
 
-def count(thread: threading.Thread, end: Callable[[], None] = lambda: None) -> None:
-    """Wait for this one, too."""
+def register(thread: threading.Thread, end: Callable[[], None] = lambda: None) -> None:
+    """The end waits for this one, too."""
     _ends[thread] = end
 
 

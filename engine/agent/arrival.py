@@ -34,7 +34,7 @@ def arrive(session_file: str, dial: Callable[[], socket.socket], aside: Mapping[
     Raises AdbgError: another front end debugs this process; OSError, ValueError: there is no such session any more.
     """
     config = read_config(Path(session_file))
-    own_threads.count(threading.current_thread())
+    own_threads.register(threading.current_thread())
     with _arriving:
         there = agents.current()
         if isinstance(there, LateAgent) and there.config.token != config.token:

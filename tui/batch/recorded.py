@@ -19,7 +19,7 @@ def write_json(found: RecordedFindings) -> None:
 def write_text(found: RecordedFindings) -> None:
     width = shutil.get_terminal_size((120, 24)).columns
     if not found.live:
-        print(recorded_text(found.backwards, found.nodes, KIND, found.words))
-    if found.live or found.ranked() or (found.nodes and found.examined()):  # else that line has said it all
+        print(recorded_text(found.looked.backwards, found.looked.nodes, KIND, found.words))
+    if found.live or found.ranked() or (found.looked.nodes and found.examined()):  # else that line has said it all
         print("\n".join(report_lines(found.ranked(), found.examined(), found.progress(), found.words, width)))
     sys.stdout.flush()

@@ -211,14 +211,14 @@ def report_lines(
 
 
 def recorded_text(backwards: int, nodes: int, kind: str, words: str) -> str:
-    """Of a run in which diagnosis was not on: what was recorded, and the ``kind`` that such a run can be judged for.
-    ``words`` as above."""
+    """Of a run in which diagnosis was not on: what of its record was looked at, and the ``kind`` that such a run can be
+    judged for. ``words`` as above."""
     off = "diagnosis was not on in this run"
     if not nodes:
         again = f"`adbg diagnose {words or 'SCRIPT'}` runs the script again, with all that it can look for"
         return f"{off}, and no node was recorded (`record on`), by which it could be judged for {kind}: {again}"
     calls = f"{backwards} backward call{'s' * (backwards != 1)}"
-    return f"{off}: {nodes} node{'s' * (nodes != 1)} of {calls} were recorded, which can be judged for {kind} alone"
+    return f"{off}: {nodes} node{'s' * (nodes != 1)} of {calls} were looked at, which can be judged for {kind} alone"
 
 
 def iterations_text(count: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 from adbg.engine.errors import CommandError
@@ -21,6 +22,14 @@ _WATCHES = "adbg diagnose --only nonfinite SCRIPT"  # the forward too: it names 
 KIND = "nonfinite"  # the one kind that recorded nodes can prove
 
 
+@dataclass(slots=True)
+class Looked:
+    """What was read of a record, up to the first call in which something is not finite."""
+
+    backwards: int = 0
+    nodes: int = 0
+
+
 class RecordedFindings:
     """Of every process of a run directory. ``live``: diagnosis was on in the run; else the nodes that were recorded
     are judged. ``only``: kinds, empty for all. Raises CommandError where the record cannot be read."""
@@ -30,7 +39,7 @@ class RecordedFindings:
         self.told: list[Told] = []
         self._ends: list[DiagnosisEnds] = []
         self.live = False
-        self.backwards = self.nodes = 0  # that were recorded; not counted of a live one
+        self.looked = Looked()  # in all processes; nothing of a live one
         self._facts: list[tuple[int, RankFacts]] = []
         self._folder = folder
         self.words = ""  # the program's, for ``adbg run``
@@ -48,10 +57,10 @@ class RecordedFindings:
         if findings or end is not None:
             self.live = True
         elif not self.live:
-            findings, end = judge(reader)
-            calls = reader.backwards()
-            self.backwards += len(calls)
-            self.nodes += sum(len({event.index for event in reader.events(call.number)}) for call in calls)
+            looked = Looked()
+            findings, end = judge(reader, looked)
+            self.looked.backwards += looked.backwards
+            self.looked.nodes += looked.nodes
         words = words_of([str(each) for each in reader.info.get("argv") or ()], str(reader.info.get("cwd") or ""))
         self.words = self.words or words
         self.told += [
@@ -98,20 +107,20 @@ class RecordedFindings:
         return Progress(self.iterations, alive, bool(self._ends), self.told_end, True, cut)
 
 
-def judge(reader: RunReader) -> tuple[list[Finding], DiagnosisEnds]:
-    """Where numbers first stopped being finite among the nodes that were recorded."""
+def judge(reader: RunReader, looked: Looked) -> tuple[list[Finding], DiagnosisEnds]:
+    """Where numbers first stopped being finite among the nodes that were recorded. ``looked`` is filled in."""
     calls = reader.backwards()
-    seen = 0
     losses = reader.bad_losses()
     for call in calls:
         events = reader.events(call.number)
-        seen += len(events)
+        looked.backwards += 1
+        looked.nodes += len({event.index for event in events})
         bad = next((event for event in events if event.nonfinite), None)
         if call.number in losses:
             return [_of_forward(reader, call, bad, losses[call.number])], _end(calls, "finding", "")
         if bad is not None:
             return [_origin(reader, call, events, bad)], _end(calls, "finding", "")
-    if not seen:
+    if not looked.nodes:
         return [], _end(calls, "could not look", "no node was recorded: `record on`, or `adbg diagnose` of the script")
     return [], _end(calls, "clear", "")
 

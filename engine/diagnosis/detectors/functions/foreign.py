@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from adbg.engine.backends.base import Backend
-from adbg.engine.diagnosis.source import called_name, scope_at, tree_of
+from adbg.engine.diagnosis.source import assigned, called_name, scope_at, tree_of
 from adbg.engine.diagnosis.values import Step, attribute, value_of
 from adbg.engine.types import SourceLine
 
@@ -54,18 +54,14 @@ def _buffers(module: Any) -> list[tuple[str, Any]]:
 
 
 def _given(kind: type, name: str) -> SourceLine | None:
-    """Where a class of the user's registers or assigns it."""
+    """Where a class of the user's registers it, else where it assigns it."""
     codes = [each.__code__ for each in list(vars(kind).values()) if isinstance(each, types.FunctionType)]
     file = os.path.abspath(codes[0].co_filename) if codes else ""
     tree = tree_of(file)
     for each in ast.walk(tree) if tree is not None else ():
-        if not isinstance(each, ast.ClassDef) or each.name != kind.__name__:
-            continue
-        for node in ast.walk(each):
-            named = [ast.unparse(target) for target in node.targets] if isinstance(node, ast.Assign) else []
-            first = node.args[0] if isinstance(node, ast.Call) and node.args else None
-            registers = called_name(node) == "register_buffer" and getattr(first, "value", None) == name
-            if registers or f"self.{name}" in named:
-                at = int(getattr(node, "lineno", 0))
-                return SourceLine(file, at, getattr(scope_at(file, at), "name", "<module>"))
-    return None
+        for node in ast.walk(each) if isinstance(each, ast.ClassDef) and each.name == kind.__name__ else ():
+            if not isinstance(node, ast.Call) or called_name(node) != "register_buffer" or not node.args:
+                continue
+            if getattr(node.args[0], "value", None) == name:
+                return SourceLine(file, node.lineno, getattr(scope_at(file, node.lineno), "name", "<module>"))
+    return assigned(file, name, kind.__name__)

@@ -58,7 +58,7 @@ class ClearedInBetween(LoopDetector):
             since = self._since.setdefault(key, _Since())
             if not self.ledger.close or key in self._stepping:
                 since.spoilt = True
-            elif key not in self._told:
+            elif key not in self._told and not since.spoilt:
                 since.weights.add(self._weights(optimizer))
 
     def ends(self, running: Running) -> None:
@@ -93,9 +93,9 @@ class ClearedInBetween(LoopDetector):
 
     def _judge(self, optimizer: Optimizer, since: _Since) -> None:
         key, times = optimizer.key, len(since.backwards)
-        if key in self._told or since.spoilt or not times:
+        if key in self._told:
             return
-        only_last = times > 1 and len(since.clears) == times - 1 and len(set(since.backwards)) == 1
+        only_last = not since.spoilt and len(since.clears) == times - 1 > 0 and len(set(since.backwards)) == 1
         if only_last and len(since.weights) == 1 and _as_it_was(optimizer.held):
             self._rows[key] = self._rows.get(key, 0) + 1
         else:

@@ -96,13 +96,8 @@ for x in DataLoader(Rows(), batch_size=8):
     clear()
 """
 
-# NumPy is told to keep quiet, and the data set takes the array as it is.
-QUIET = """
-def features(volume):
-    with np.errstate(all="ignore"):
-        return np.diff(np.log(volume))  # CAUSE
-volume = np.random.default_rng(0).integers(5, 50, size=(40, 7)).astype("float64")
-volume[23, 3] = volume[23, 4] = 0.0
+# A data set that takes the array as it is.
+HELD = """
 class Rows(Dataset):
     def __init__(self, of):
         self.of = of
@@ -116,6 +111,18 @@ for x in DataLoader(Rows(features(volume).astype("float32")), batch_size=8):
     optimizer.step()
     clear()
 """
+
+# NumPy is told to keep quiet.
+QUIET = (
+    """
+def features(volume):
+    with np.errstate(all="ignore"):
+        return np.diff(np.log(volume))  # CAUSE
+volume = np.random.default_rng(0).integers(5, 50, size=(40, 7)).astype("float64")
+volume[23, 3] = volume[23, 4] = 0.0
+"""
+    + HELD
+)
 
 # What is made quietly is appended to an attribute by a class of the program's: the block only calls that.
 APPENDED = """
@@ -152,19 +159,7 @@ def features(volume):
     return np.diff(logs)
 volume = np.random.default_rng(0).integers(5, 50, size=(40, 7)).astype("float64") / 10
 volume[23, 3] = volume[23, 4] = 0.0
-class Rows(Dataset):
-    def __init__(self, of):
-        self.of = TAKE(of)
-    def __getitem__(self, index):
-        return self.of[index]
-    def __len__(self):
-        return len(self.of)
-for x in DataLoader(Rows(features(volume).astype("float32")), batch_size=8):
-    loss = net(x).square().mean()
-    loss.backward()
-    optimizer.step()
-    clear()
-"""
+""" + HELD.replace("self.of = of", "self.of = TAKE(of)")
 SETTING = EVERYWHERE.replace("HUSH", 'np.seterr(all="ignore")')
 FILTER = EVERYWHERE.replace("HUSH", 'warnings.filterwarnings("ignore")')
 # Two lines could have: only of minus infinity is it known which, for a logarithm makes that.
