@@ -18,6 +18,7 @@ _LARGEST = 1 << 20  # bytes of a file that is parsed: 1.1 MB took 0.9-1.4 s, and
 _PUTS = frozenset(
     ("append", "extend", "insert", "appendleft", "add", "update", "setdefault", "put", "put_nowait", "__setitem__")
 )
+_CUTS = frozenset(("detach", "detach_", "item", "numpy", "tolist"))
 _PIECE = re.compile(r"\.(\w+)|\[((?:'(?:[^'\\]|\\.)*'|[^\]])*)\]")
 Piece = tuple[str, str]  # (".", name) or ("[", key), key "*" for any
 
@@ -43,14 +44,15 @@ def filled_at(path: str, files: Sequence[str], function: str, made: int = 0) -> 
     variable that holds it itself, one that adds to it. ``function``: only there, "" for anywhere in ``files``.
     ``made``: where what was put in was made itself, a lambda: of several lines this one."""
     name, pieces = pieces_of(path)
+    puts = bool(pieces) and pieces[-1][0] == "["  # what is an attribute itself is put there by no method of its holder
     for end in range(len(pieces), 0, -1):  # an item may have been put in with what it lies in
-        found = _filled(name, pieces[:end], files, function, made)
+        found = _filled(name, pieces[:end], puts, files, function, made)
         if found is not None:
             return found
-    return _filled(name, [], files, function, made) if not pieces else None
+    return _filled(name, [], False, files, function, made) if not pieces else None
 
 
-def _filled(name: str, pieces: list[Piece], files: Sequence[str], function: str, made: int) -> Found | None:
+def _filled(name: str, pieces: list[Piece], puts: bool, files: Sequence[str], function: str, made: int) -> Found | None:
     best: list[tuple[str, int, str]] = []  # file, line, function, of the same score
     highest = 0
     for file in files:
@@ -58,7 +60,7 @@ def _filled(name: str, pieces: list[Piece], files: Sequence[str], function: str,
         if tree is None:
             continue
         for node, scope in _scoped(tree):
-            score = _score(node, name, pieces)
+            score = _score(node, name, pieces, puts)
             if score and function and scope != function:
                 score = score - 1 if _attributes(pieces) else 0
             if score and node.lineno == made:
@@ -103,14 +105,35 @@ def bound_at(path: str, files: Sequence[str], function: str) -> SourceLine | Non
     return None
 
 
+def given_again_at(path: str, files: Sequence[str]) -> Found | None:
+    """Where the attribute that ``path`` ends with is given another value: not as its object is made."""
+    pieces = pieces_of(path)[1]
+    if not pieces or pieces[-1][0] != ".":
+        return None
+    for file in reversed(files):
+        tree = _tree(file, _changed(file))
+        lines = [
+            (node.lineno, scope)
+            for node, scope in (_scoped(tree) if tree is not None else ())
+            if scope not in ("", "__init__") and isinstance(node, (ast.Assign, ast.AnnAssign))
+            and node.value is not None and not isinstance(node.value, ast.Constant) and not _is_cut(node.value)
+            and any(isinstance(each, ast.Attribute) and each.attr == pieces[-1][1] for each in _targets(node))
+        ]  # fmt: skip
+        if lines:
+            (number, scope), *more = lines
+            line = SourceLine(os.path.abspath(file), number, scope)
+            return Found(line, text_of(file, number), tuple(each for each, _ in more))
+    return None
+
+
 def _attributes(pieces: Sequence[Piece]) -> bool:
     return any(kind == "." for kind, _ in pieces)
 
 
-def _score(node: ast.stmt | ast.Call, name: str, pieces: list[Piece]) -> int:
-    """0: this line does not put anything there; more the more of the path it names."""
+def _score(node: ast.stmt | ast.Call, name: str, pieces: list[Piece], puts: bool) -> int:
+    """0: this line does not put anything there; more the more of the path it names. ``puts``: calls may."""
     if isinstance(node, ast.Call):
-        if isinstance(node.func, ast.Attribute) and node.func.attr in _PUTS and pieces:
+        if isinstance(node.func, ast.Attribute) and node.func.attr in _PUTS and puts:
             return _match(node.func.value, name, pieces[:-1])
         return 0
     for target in _targets(node):
@@ -118,12 +141,17 @@ def _score(node: ast.stmt | ast.Call, name: str, pieces: list[Piece]) -> int:
             return _match(target.value, name, pieces[:-1])
         adds = isinstance(node, ast.AugAssign) or (
             isinstance(node, ast.Assign)
-            and isinstance(node.value, ast.BinOp)
+            and not _is_cut(node.value)
             and any(ast.dump(part) == ast.dump(target).replace("Store()", "Load()") for part in ast.walk(node.value))
         )
         if adds:
             return _match(target, name, pieces)
     return 0
+
+
+def _is_cut(value: ast.expr) -> bool:
+    """Whether an expression gives on nothing but numbers: ``h.detach()``."""
+    return isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _CUTS
 
 
 def _match(receiver: ast.expr, name: str, pieces: list[Piece]) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from adbg.engine.backends.base import Backend
-from adbg.engine.inspect.memory.bindings import Found, bound_at, filled_at
+from adbg.engine.inspect.memory.bindings import Found, bound_at, filled_at, given_again_at
 from adbg.engine.inspect.memory.paths import common, path_of, pattern_of
 from adbg.engine.inspect.memory.reach import Reach, Root, class_dict, defined_in, file_of, is_users, mro
 from adbg.engine.inspect.memory.scopes import Scope, scope_of
@@ -80,6 +80,7 @@ def owner_of_group(group: Group, backend: Backend | None) -> Owner:
     filled: Found | None = None
     for files in (mine, others):
         filled = filled or _filled(plain, files, root, scope)
+    filled = filled or given_again_at(plain, mine)
     function = root.name if root.kind == "local" else ""
     bound = bound_at(plain, [*mine, *others], function) or root.line
     graphs = nbytes = 0

@@ -1,4 +1,5 @@
-"""Tensors that a custom function keeps as attributes of its context: whether what backward reads is what forward kept.
+"""Tensors and arrays (NumPy) that a custom function keeps as attributes of its context: whether what backward reads is
+what forward kept.
 
 Nothing guards them: ``save_for_backward`` notes a version, and backward raises where it moved.
 """
@@ -33,8 +34,12 @@ class _Kept:
     node: int  # address
     ref: Any
     digest: int
-    version: int | None
+    version: int | None  # and norm: of a tensor
     norm: float
+
+
+def is_array(value: Any) -> bool:
+    return type(value).__module__ == "numpy" and type(value).__name__ == "ndarray"
 
 
 @dataclass(slots=True)
@@ -43,6 +48,7 @@ class Changed:
     attribute: str
     line: SourceLine | None
     key: int  # of the node in the graph that is run back
+    array: bool
     evidence: list[str] = field(default_factory=list)
 
 
@@ -58,16 +64,18 @@ class Attributes:
         made = next((each for each in results if backend.is_tensor(each) and backend.has_graph(each)), None)
         node = backend.node_address(made.grad_fn) if made is not None else None
         for name, value in list(attributes.items()) if node else ():
-            if len(self._kept) >= _MOST or not backend.is_tensor(value) or not self._is_read(call.function, name):
+            array = is_array(value)
+            if len(self._kept) >= _MOST or not (array or backend.is_tensor(value)):
+                continue
+            if not self._is_read(call.function, name):
                 continue
             digest = self._digest(value)
             if digest is None or _is_statistic(backend, call, value):
                 continue
             with suppress(TypeError):
-                ref, version = weakref.ref(value), backend.version_of(value)
-                self._kept.append(
-                    _Kept(call.function, name, call.line, node or 0, ref, digest, version, backend.norm(value))
-                )
+                version, norm = (None, 0.0) if array else (backend.version_of(value), backend.norm(value))
+                ref = weakref.ref(value)
+                self._kept.append(_Kept(call.function, name, call.line, node or 0, ref, digest, version, norm))
 
     def changed(self, running: Running) -> Iterator[Changed]:
         """Those that the backward which begins will read, and that are not what they were. Forgets all."""
@@ -77,20 +85,29 @@ class Attributes:
             value = each.ref()
             if value is not None and self._digest(value) != each.digest:
                 suspects.append((each, value))
-        call, backend = running.call, self._facts.backend
+        call = running.call
         keys = {call.address(key): key for key in call.order() if call.is_custom(key)} if suspects else {}
         for each, value in suspects:
             key = keys.get(each.node)
             if key is None:
                 continue
-            evidence = [
-                f"ctx.{each.attribute} was at version {each.version} as forward ended, and is at "
-                f"{backend.version_of(value)} as backward begins",
-            ]
-            norm = backend.norm(value)
-            if math.isfinite(norm) and norm != each.norm:
-                evidence.append(f"its norm was {each.norm:.6g}, and is {norm:.6g}")
-            yield Changed(each.function, each.attribute, each.line, key, evidence)
+            array = is_array(value)
+            evidence = self._changes_of(each, value) if not array else [
+                f"the bytes of the array ctx.{each.attribute} (checksum {each.digest:08x} as forward ended) "
+                "have changed as backward begins"
+            ]  # fmt: skip
+            yield Changed(each.function, each.attribute, each.line, key, array, evidence)
+
+    def _changes_of(self, kept: _Kept, value: Any) -> list[str]:
+        backend = self._facts.backend
+        evidence = [
+            f"ctx.{kept.attribute} was at version {kept.version} as forward ended, and is at "
+            f"{backend.version_of(value)} as backward begins",
+        ]
+        norm = backend.norm(value)
+        if math.isfinite(norm) and norm != kept.norm:
+            evidence.append(f"its norm was {kept.norm:.6g}, and is {norm:.6g}")
+        return evidence
 
     def _digest(self, value: Any) -> int | None:
         found = 0
@@ -100,6 +117,9 @@ class Attributes:
             found = zlib.adler32(piece, found)
 
         with suppress(Exception):
+            if is_array(value):
+                few = 1 < value.size <= _LARGEST and value.dtype.char not in "OV"
+                return zlib.adler32(value.tobytes()) if few else None
             if 1 < self._facts.backend.meta(value).numel <= _LARGEST:  # one number is a counter, or a rate
                 self._facts.backend.feed_bits(value, put)
                 return found
@@ -113,7 +133,9 @@ class Attributes:
 
 
 def _is_statistic(backend: Backend, call: FunctionCall, value: Any) -> bool:
-    """Whether forward was given it to write into: each call does, in turn."""
+    """Whether forward was given it to write into: each call does, in turn. Of an array nothing tells."""
+    if is_array(value):
+        return any(each is value for each in call.arguments)
     given = ((each, before) for each, before in zip(call.arguments, call.versions) if each is value)
     return any(before != backend.version_of(each) for each, before in given)
 

@@ -30,8 +30,9 @@ _VIEWS = frozenset({
 class Contract(Detector):
     """The forward of a custom function writes into a tensor that it was given without saying so (``mark_dirty``), or
     keeps its result as an attribute of ``ctx``: result and node then keep each other, and the graph is never freed.
-    "silent-overwrite": a tensor that forward kept as an attribute of ``ctx``, which no version guards as it does what
-    is saved by ``save_for_backward``, is overwritten before the backward that reads it: a buffer that calls share.
+    "silent-overwrite": a tensor, or an array of NumPy's, that forward kept as an attribute of ``ctx``, which no version
+    guards as it does what is saved by ``save_for_backward``, is overwritten before the backward that reads it: a buffer
+    that calls share.
 
     Evidence: the version of the argument before and after forward; the attribute of ``ctx``; of one that was
     overwritten, its version and norm at the end of forward and as backward begins.
@@ -101,11 +102,12 @@ class Contract(Detector):
             self._told.add((changed.function, f"silent-overwrite {changed.attribute}"))
             facts = self.facts
             node, forward = facts.node(running.call, changed.key)
+            guard = "" if changed.array else ": ctx.save_for_backward would have raised"
             facts.tell(
                 Finding(
                     0, "silent-overwrite", "error", 0.9,
                     f"ctx.{changed.attribute}, which {name}.forward kept for its backward, is overwritten before "
-                    "backward reads it: ctx.save_for_backward would have raised; keep a tensor of its own for each "
+                    f"backward reads it{guard}; keep {'an array' if changed.array else 'a tensor'} of its own for each "
                     "call",
                     node=node, backward=running.call.number, forward=forward or changed.line,
                     cause=facts.cause(line or changed.line), evidence=changed.evidence,

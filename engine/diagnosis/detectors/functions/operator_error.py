@@ -252,7 +252,7 @@ class OperatorError(Detector):
         )
         if batched is not None:
             return batched
-        other = self._other_batch(steps, place, error, text, inputs)
+        other = self._other_batch(steps, place, error, text, inputs) or self._state(error, steps, place, text, operands)
         if other is not None:
             return other
         layer = self._layer(steps, place)
@@ -339,6 +339,18 @@ class OperatorError(Detector):
                     line, why = count[2], f"{why}, for {count[0]} is {count[1]} at line {count[2].line}"
                 return line, f"{why}, and the batch has {rows.pop()} rows"
         return None
+
+    def _state(
+        self, error: Exception, steps: list[Step], place: int, text: str, operands: list[tuple[str, Any]]
+    ) -> tuple[SourceLine, str] | None:
+        """The call that hands a recurrent layer a state of another batch: the layer is right. torch looks at the state
+        in a function of its own, Paddle's operator names it."""
+        line = line_in(error, steps[place][0])
+        torchs = any(frame.f_code.co_name == "check_hidden_size" for frame, _ in steps[place + 1 :])
+        if line is None or not (torchs or "PreState" in text):
+            return None
+        given = [self._meta(value) for _, value in operands if torchs and not self.facts.name_of(value)]
+        return line, f"the state that is given{f', {given[0]},' if given else ''} was made for another batch"
 
     def _shape_of(self, value: Any) -> tuple[int, ...]:
         return self._shape(value) if self.facts.backend.is_tensor(value) else ()

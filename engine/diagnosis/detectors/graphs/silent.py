@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from adbg.engine.diagnosis.detectors.graphs.in_place import Use, Write
 
 _SHARES = frozenset({"numpy", "__array__", "from_numpy", "as_tensor", "asarray"})
+_EVERYWHERE = 0, 1 << 64
 _MOST = 64 << 20  # bytes that are compared
 # Where a framework hides what its nodes saved: operators that keep what they take, and those that keep what they make.
 _KEEPS_TAKEN = frozenset({
@@ -57,6 +58,7 @@ class Silent:
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
         self._arrays: dict[int, SourceLine | None] = {}  # memory that arrays share -> where that was made
+        self._holders: dict[int, Any] = {}  # the same -> the tensor that an array of it keeps alive
         self._shared: dict[tuple[int, tuple[int, int]], Shared] = {}  # by memory, and which part of it
 
     # ---- arrays that share memory
@@ -69,6 +71,7 @@ class Silent:
             span = span_of(value)
             for at in where:
                 self._arrays[at] = line_of(call.lines)
+                self._holders[at] = ref
                 self._shared[at, span] = Shared(where, line_of(call.lines), ref, digest, version, mark, span=span)
 
     @staticmethod
@@ -80,6 +83,7 @@ class Silent:
 
     def took(self, value: Any, where: frozenset[int], line: SourceLine | None) -> None:
         """An operator that makes a node took what lies there."""
+        self._forget_gone(value, where)
         if not where <= self._arrays.keys():
             if not _is_foreign(value):
                 return
@@ -93,6 +97,15 @@ class Silent:
                 self._shared[at, span] = Shared(
                     where, self._arrays[at], weakref.ref(value), digest, version, mark, True, span
                 )
+
+    def _forget_gone(self, value: Any, where: frozenset[int]) -> None:
+        """Memory that an array had may be the framework's by now: an array keeps the tensor that it was made of, and a
+        tensor that was made of an array has memory that is not the framework's."""
+        gone = [at for at in where & self._arrays.keys() if (ref := self._holders.get(at)) is None or ref() is None]
+        if gone and _is_own(value):
+            for at in gone:
+                self._arrays.pop(at)
+                self._holders.pop(at, None)
 
     def __bool__(self) -> bool:
         return bool(self._shared)
@@ -151,8 +164,11 @@ class Silent:
             for each in () if call.is_accumulate(key) else call.saved(key):
                 if each.value is None or each.state is not ValueState.OK or not backend.is_tensor(each.value):
                     continue
+                span = span_of(each.value)
+                if span == _EVERYWHERE:  # several views have that
+                    continue
                 for at, _ in backend.storages(each.value):
-                    found = asked.get((at, span_of(each.value)))
+                    found = asked.get((at, span))
                     if found is None or backend.version_of(each.value) != found.version:
                         continue
                     seq = call.describe(key).seq
@@ -275,7 +291,7 @@ def span_of(value: Any) -> tuple[int, int]:
         if value.is_contiguous():
             begin = int(value.data_ptr())
             return begin, begin + int(value.numel()) * int(value.element_size())
-    return 0, 1 << 64
+    return _EVERYWHERE
 
 
 def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
@@ -288,6 +304,13 @@ def _is_foreign(value: Any) -> bool:
         return False
     with suppress(Exception):
         return not value.untyped_storage().resizable()
+    return False
+
+
+def _is_own(value: Any) -> bool:
+    """Whether its memory is known to be the framework's."""
+    with suppress(Exception):
+        return bool(value.untyped_storage().resizable())
     return False
 
 

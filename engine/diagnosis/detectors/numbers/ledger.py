@@ -15,7 +15,7 @@ from typing import Any
 from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detectors.numbers import singular, values
 from adbg.engine.diagnosis.detectors.numbers.holders import holder_of_bad_data, maker_of_bad_array
-from adbg.engine.diagnosis.detectors.numbers.silenced import is_copy, silenced
+from adbg.engine.diagnosis.detectors.numbers.silenced import is_copy, leads_to, silenced
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.outside import suppress
 from adbg.engine.types import SourceLine
@@ -149,7 +149,7 @@ class Ledger:
                 made.held = made.parents[0].held or made.parents[0].line
                 made.evidence += _way(made.held, made.parents[0].line)
                 if made.parents[0].negative:  # no mask, but what NumPy's logarithm gave
-                    self._ask_source(made, False, True)
+                    self._guess(made, self._quiet_line(False, True))
             # Of an origin alone: deep graphs whose nodes Python has touched overflow the C stack as they are freed.
             if not in_backward and backend.has_graph(result):
                 made.node = backend.node_address(getattr(result, "grad_fn", None))
@@ -211,14 +211,19 @@ class Ledger:
             made.evidence.append(f"NumPy warned in {os.path.basename(line.file)}:{line.line}: {text}")
         if len(warned) == 1:
             made.held = next(iter(warned))
-        elif not warned and (made.held is None or is_copy(made.held)):
-            self._ask_source(made, bool(made.nan), made.negative)
+        elif not warned:
+            quiet, held = self._quiet_line(bool(made.nan), made.negative), made.held
+            if quiet is not None and (held is None or is_copy(held) or leads_to(held, quiet)):
+                self._guess(made, quiet)
 
-    def _ask_source(self, made: Made, nan: bool, negative: bool) -> None:
+    def _quiet_line(self, nan: bool, negative: bool) -> SourceLine | None:
         """Where NumPy keeps quiet: the line that may have made what data has. Read once."""
         if (nan, negative) not in self._quiet:
             self._quiet[nan, negative] = silenced(nan, negative)
-        quiet = self._quiet[nan, negative]
+        return self._quiet[nan, negative]
+
+    @staticmethod
+    def _guess(made: Made, quiet: SourceLine | None) -> None:
         if quiet is not None:
             made.held, made.guessed = quiet, True
             where = f"{os.path.basename(quiet.file)}:{quiet.line}"

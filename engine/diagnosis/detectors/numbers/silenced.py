@@ -54,6 +54,25 @@ def is_copy(line: SourceLine) -> bool:
     return False
 
 
+def leads_to(line: SourceLine, quiet: SourceLine) -> bool:
+    """Whether the statement at ``line`` calls the function that ``quiet`` stands in, itself or through one function of
+    the same file: ``self.rows = self.normalised(rows).astype("float32")``."""
+    tree = tree_of(quiet.file) if line.file == quiet.file else None
+    every = list(ast.walk(tree)) if tree is not None else []
+    wanted = {
+        name
+        for each in every
+        if isinstance(each, ast.stmt) and each.lineno == line.line
+        for name in _names_called(each)
+    }
+    functions = [each for each in every if isinstance(each, ast.FunctionDef) and each.name in wanted]
+    return any(quiet.function in (each.name, *_names_called(each)) for each in functions)
+
+
+def _names_called(node: ast.AST) -> list[str]:
+    return [called_name(each) for each in ast.walk(node) if isinstance(each, ast.Call)]
+
+
 def _is_quiet(nan: bool) -> bool:
     """Whether NumPy's own words on NaN (else on infinities) are switched off now."""
     numpy = sys.modules.get("numpy")

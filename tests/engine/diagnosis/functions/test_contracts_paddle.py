@@ -359,6 +359,22 @@ train(run)
 with paddle.no_grad():
     print(Exp.apply(paddle.ones([2])).tolist(), float(mean.norm()))
 """
+# Random numbers of NumPy's, drawn into an array that all calls share.
+SCRATCH = """
+import numpy as np
+drawn, rng = np.empty((5, 8), "float32"), np.random.default_rng(0)
+class Drop(PyLayer):
+    @staticmethod
+    def forward(ctx, x, p):
+        rng.random(out=drawn, dtype="float32")
+        ctx.drawn, ctx.p = drawn, p  # CAUSE
+        return x * paddle.to_tensor((drawn >= p).astype("float32"))
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * paddle.to_tensor((ctx.drawn >= ctx.p).astype("float32"))
+train(lambda x: net[2](Drop.apply(paddle.tanh(Drop.apply(net[0](x), 0.5)), 0.5)))
+"""
+DRAWN = SCRATCH.replace("ctx.drawn, ctx.p = drawn, p  # CAUSE", "ctx.drawn, ctx.p = drawn.copy(), p")
 
 
 CASES: list[tuple[str, str]] = [
@@ -367,10 +383,10 @@ CASES: list[tuple[str, str]] = [
     ("uninitialised", UNWRITTEN_LAST), ("missing-gradient", NONE_FIRST), ("missing-gradient", NONE_SOMETIMES),
     ("function-contract", COUNT), ("function-contract", NUMBER), ("missing-gradient", NONE_IN_THE_MIDDLE),
     ("function-contract", TOO_MANY), ("uninitialised", UNPICKED), ("uninitialised", UNPICKED_SMALL),
-    ("silent-overwrite", SHARED),
+    ("silent-overwrite", SHARED), ("silent-overwrite", SCRATCH),
 ]  # fmt: skip
 
-PROGRAMS = numbered(CASES) | {"healthy": HEALTHY, "frozen": FROZEN}
+PROGRAMS = numbered(CASES) | {"healthy": HEALTHY, "frozen": FROZEN, "drawn": DRAWN}
 
 
 @pytest.mark.parametrize("name", numbered(CASES))
@@ -380,6 +396,7 @@ def test_the_line_is_named(runs: dict[str, Run], name: str) -> None:
 
 def test_functions_that_may_write_and_keep(runs: dict[str, Run]) -> None:
     runs["healthy"].check_healthy()
+    runs["drawn"].check_healthy()
 
 
 def test_functions_that_may_give_none(runs: dict[str, Run]) -> None:

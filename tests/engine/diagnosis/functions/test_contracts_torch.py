@@ -213,15 +213,62 @@ train(lambda x: net[2](Exp.apply(Norm.apply(AddOne.apply(net[0](x) * 1.0), mean)
 with torch.no_grad():
     print(Exp.apply(torch.ones(2)).tolist(), mean.norm().item())
 """
+# Random numbers of NumPy's, drawn into an array that all calls share.
+SCRATCH = """
+import numpy as np
+drawn, rng = np.empty((5, 8), "float32"), np.random.default_rng(0)
+class Drop(Function):
+    @staticmethod
+    def forward(ctx, x, p):
+        rng.random(out=drawn, dtype="float32")
+        ctx.drawn, ctx.p = drawn, p  # CAUSE
+        return x * torch.from_numpy((drawn >= p).astype("float32"))
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * torch.from_numpy((ctx.drawn >= ctx.p).astype("float32")), None
+train(lambda x: net[2](Drop.apply(torch.tanh(Drop.apply(net[0](x), 0.5)), 0.5)))
+"""
+DRAWN = SCRATCH.replace("ctx.drawn, ctx.p = drawn, p  # CAUSE", "ctx.drawn, ctx.p = drawn.copy(), p")
+# A level of a quantizer: some of 72,000 numbers jump with each change of it, so that no finite difference tells.
+LEVEL = """
+class Clip(Function):
+    @staticmethod
+    def forward(ctx, x, level):
+        ctx.save_for_backward(x, level)
+        return torch.round(torch.minimum(x.clamp_min(0), level) / level * 15) * level / 15
+    @staticmethod
+    def backward(ctx, grad):
+        x, level = ctx.saved_tensors
+        return grad * ((x > 0) & (x < level)), None  # CAUSE
+class Quantized(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.level = nn.Parameter(torch.tensor(0.5))
+    def forward(self, x):
+        return Clip.apply(x, self.level)
+clip = Quantized()
+opt.add_param_group({"params": clip.parameters(), "lr": 0.1})
+for _ in range(5):
+    loss = net[2](clip(net[0](torch.randn(9000, 4)))).pow(2).mean()
+    opt.zero_grad(); loss.backward(); opt.step()
+"""
+FIXED = LEVEL.replace(
+    "self.level = nn.Parameter(torch.tensor(0.5))", 'self.register_buffer("level", torch.tensor(0.5))'
+)
+FIXED = FIXED.replace("opt.add_param_group", "0 and opt.add_param_group")
+# One that gets its gradient elsewhere.
+SHARED_LEVEL = LEVEL.replace(".pow(2).mean()", ".pow(2).mean() + clip.level")
 
 
 CASES: list[tuple[str, str]] = [
     ("function-input-overwritten", RELU), ("function-input-overwritten", ROW),
     ("function-input-overwritten", OUT), ("function-keeps-output", PAIR), ("function-keeps-output", SETUP),
     ("function-keeps-output", DICTIONARY), ("silent-overwrite", ARENA), ("silent-overwrite", MASK),
+    ("silent-overwrite", SCRATCH), ("missing-gradient", LEVEL),
 ]  # fmt: skip
 
-PROGRAMS = numbered(CASES) | {"healthy": HEALTHY}
+MAY = {"healthy": HEALTHY, "drawn": DRAWN, "fixed": FIXED, "shared": SHARED_LEVEL}
+PROGRAMS = numbered(CASES) | MAY
 
 
 @pytest.mark.parametrize("name", numbered(CASES))
@@ -229,5 +276,6 @@ def test_the_line_is_named(runs: dict[str, Run], name: str) -> None:
     runs[name].check_first(kind_of(name))
 
 
-def test_functions_that_may_write_and_keep(runs: dict[str, Run]) -> None:
-    runs["healthy"].check_healthy()
+@pytest.mark.parametrize("name", MAY)
+def test_functions_that_may_write_and_keep(runs: dict[str, Run], name: str) -> None:
+    runs[name].check_healthy()

@@ -16,6 +16,8 @@ def noise(*shape):
     return framework.randn(*shape)
 def gru(inner, outer):
     return nn.GRU(inner, outer, batch_first=True)
+def lstm(inner, outer):
+    return nn.LSTM(inner, outer, batch_first=True)
 """,
     "paddle": """
 import paddle as framework
@@ -26,6 +28,8 @@ def noise(*shape):
     return framework.randn(shape)
 def gru(inner, outer):
     return nn.GRU(inner, outer)
+def lstm(inner, outer):
+    return nn.LSTM(inner, outer)
 """,
 }
 
@@ -47,6 +51,22 @@ def train(net, batches):
         y, h = net(x, h)
         y.square().mean().backward()
 train(Net(), [noise(8, 6, 3), noise(8, 6, 3), noise(4, 6, 3)])
+"""
+# A state that is carried on: what does not fit is given by the call.
+CARRIED = """
+class Net(Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = lstm(3, 5)
+        self.head = nn.Linear(5, 1)
+        self.state = (framework.zeros([1, 8, 5]), framework.zeros([1, 8, 5]))
+    def forward(self, x):
+        y, state = self.lstm(x, self.state)  # CAUSE
+        self.state = tuple(each.detach() for each in state)
+        return self.head(y[:, -1])
+net = Net()
+for x in [noise(8, 6, 3), noise(8, 6, 3), noise(4, 6, 3)]:
+    net(x).square().mean().backward()
 """
 # The layer is wrong, though others ran before it.
 LATER = """
@@ -130,7 +150,15 @@ def train():
 train()
 """
 
-BOTH = {"batch": BATCH, "later": LATER, "counted": COUNTED, "fixed": FIXED, "double": DOUBLE, "given": GIVEN}
+BOTH = {
+    "batch": BATCH,
+    "carried": CARRIED,
+    "later": LATER,
+    "counted": COUNTED,
+    "fixed": FIXED,
+    "double": DOUBLE,
+    "given": GIVEN,
+}
 TORCH = {"inference": INFERENCE, "embedded": EMBEDDED}  # Paddle has no such tensors
 
 

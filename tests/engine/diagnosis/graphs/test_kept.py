@@ -47,12 +47,31 @@ for epoch in range(4):
 """
 DETACHED = REPORT.replace("joined(self.scores)  # CAUSE", "joined(self.scores).detach()")
 LAST = REPORT.replace("self.epochs[epoch] = joined(self.scores)  # CAUSE", "self.epochs['last'] = joined(self.scores)")
+# A running mean of what a layer gives, made of itself by a function, or of a value of its own name.
+MEAN = """
+class Head:
+    def __init__(self):
+        self.mean = framework.zeros([4])
+    def update(self, rows):
+        kept = 0.9 * self.mean + 0.1 * rows.mean(0)
+        self.mean = framework.where(rows[0] > 0, kept, self.mean)  # CAUSE
+net, head = nn.Linear(4, 4), Head()
+optimizer = sgd(net)
+for _ in range(30):
+    rows = net(noise(8, 4))
+    head.update(rows)
+    optimizer.CLEAR()
+    rows.square().mean().backward()
+    optimizer.step()
+"""
+GIVEN = MEAN.replace("self.mean = framework.where(rows[0] > 0, kept, self.mean)  # CAUSE", "self.mean = kept  # CAUSE")
+CUT = MEAN.replace("head.update(rows)", "head.update(rows.detach())")
 
 
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     clear = "zero_grad" if request.param == "torch" else "clear_grad"
-    programs = {"report": REPORT, "detached": DETACHED, "last": LAST}
+    programs = {"report": REPORT, "detached": DETACHED, "last": LAST, "mean": MEAN, "given": GIVEN, "cut": CUT}
     texts = {name: HEAD[request.param] + text.replace("CLEAR()", f"{clear}()") for name, text in programs.items()}
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
 
@@ -69,6 +88,12 @@ def test_one_graph_more_in_each_epoch(runs: dict[str, Run]) -> None:
 
 
 @each
-@pytest.mark.parametrize("name", ["detached", "last"])
+@pytest.mark.parametrize("name", ["detached", "last", "cut"])
 def test_no_graph_is_kept(runs: dict[str, Run], name: str) -> None:
     runs[name].check_healthy()
+
+
+@each
+@pytest.mark.parametrize("name", ["mean", "given"])
+def test_the_line_that_gives_the_attribute_its_graph(runs: dict[str, Run], name: str) -> None:
+    runs[name].check_first("graph-kept")

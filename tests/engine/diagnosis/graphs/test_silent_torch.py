@@ -193,11 +193,36 @@ REUSED = """
         print(loss.item(), sum(sent))
 """
 
+# Two columns of an array's: one is saved by its operator, the other is gone as backward begins. Both lie in the same
+# memory, and neither is what the other is.
+COLUMNS = """
+    import numpy as np
+    import torch
+    import torch.nn as nn
+
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    net = nn.Linear(3, 3)
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+
+    def loss_of(rows):
+        x = torch.from_numpy(rows)
+        at, speed = x[:, :3], x[:, 3:]
+        return (net(at) + speed).square().mean()
+
+    for _ in range(20):
+        loss = loss_of(rng.normal(size=(32, 6)).astype("float32"))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print(loss.item())
+"""
+
 CASES = [
     ("silent-overwrite", DATA), ("silent-overwrite", WEIGHTS), ("silent-overwrite", ARRAY),
     ("silent-overwrite", PLOTTED), ("silent-overwrite", ROLLOUT),
 ]  # fmt: skip
-PROGRAMS = numbered(CASES) | {"healthy": HEALTHY, "copied": COPIED, "reused": REUSED}
+PROGRAMS = numbered(CASES) | {"healthy": HEALTHY, "copied": COPIED, "reused": REUSED, "columns": COLUMNS}
 
 
 @pytest.mark.parametrize("name", numbered(CASES))
@@ -209,3 +234,4 @@ def test_writes_that_no_graph_minds(runs: dict[str, Run]) -> None:
     runs["healthy"].check_healthy()
     runs["copied"].check_healthy()
     runs["reused"].check_healthy()
+    runs["columns"].check_healthy()
