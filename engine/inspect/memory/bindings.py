@@ -44,15 +44,14 @@ def filled_at(path: str, files: Sequence[str], function: str, made: int = 0) -> 
     variable that holds it itself, one that adds to it. ``function``: only there, "" for anywhere in ``files``.
     ``made``: where what was put in was made itself, a lambda: of several lines this one."""
     name, pieces = pieces_of(path)
-    puts = bool(pieces) and pieces[-1][0] == "["  # what is an attribute itself is put there by no method of its holder
     for end in range(len(pieces), 0, -1):  # an item may have been put in with what it lies in
-        found = _filled(name, pieces[:end], puts, files, function, made)
+        found = _filled(name, pieces[:end], files, function, made)
         if found is not None:
             return found
-    return _filled(name, [], False, files, function, made) if not pieces else None
+    return _filled(name, [], files, function, made) if not pieces else None
 
 
-def _filled(name: str, pieces: list[Piece], puts: bool, files: Sequence[str], function: str, made: int) -> Found | None:
+def _filled(name: str, pieces: list[Piece], files: Sequence[str], function: str, made: int) -> Found | None:
     best: list[tuple[str, int, str]] = []  # file, line, function, of the same score
     highest = 0
     for file in files:
@@ -60,7 +59,7 @@ def _filled(name: str, pieces: list[Piece], puts: bool, files: Sequence[str], fu
         if tree is None:
             continue
         for node, scope in _scoped(tree):
-            score = _score(node, name, pieces, puts)
+            score = _score(node, name, pieces)
             if score and function and scope != function:
                 score = score - 1 if _attributes(pieces) else 0
             if score and node.lineno == made:
@@ -130,10 +129,10 @@ def _attributes(pieces: Sequence[Piece]) -> bool:
     return any(kind == "." for kind, _ in pieces)
 
 
-def _score(node: ast.stmt | ast.Call, name: str, pieces: list[Piece], puts: bool) -> int:
-    """0: this line does not put anything there; more the more of the path it names. ``puts``: calls may."""
+def _score(node: ast.stmt | ast.Call, name: str, pieces: list[Piece]) -> int:
+    """0: this line does not put anything there; more the more of the path it names."""
     if isinstance(node, ast.Call):
-        if isinstance(node.func, ast.Attribute) and node.func.attr in _PUTS and puts:
+        if isinstance(node.func, ast.Attribute) and node.func.attr in _PUTS and pieces:
             return _match(node.func.value, name, pieces[:-1])
         return 0
     for target in _targets(node):

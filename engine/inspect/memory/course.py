@@ -20,7 +20,7 @@ from typing import Any
 
 from adbg.engine.backends.base import Backend
 from adbg.engine.errors import Unsupported
-from adbg.engine.inspect.memory.growth import LOOKS, Look, grows, is_bounded, owners_first, size_of
+from adbg.engine.inspect.memory.growth import LOOKS, Held, Look, grows, is_bounded, owners_first, size_of
 from adbg.engine.inspect.memory.heap import free_heap
 from adbg.engine.inspect.memory.owners import Group, groups_of, owner_of_group, reach_of
 from adbg.engine.inspect.memory.process import resident
@@ -52,6 +52,7 @@ class MemoryCourse(Observer):
         self._seen = 0  # iterations since it is on
         self._next = FIRST_LOOKS[0]
         self._looks: list[Look] = []
+        self._held = Held()
         self._marks: dict[str, int | None] = {}  # by backend, what was made so far at the look before
         self._growths: dict[str, Growth] = {}
         self._look_ms: float | None = None
@@ -138,7 +139,7 @@ class MemoryCourse(Observer):
             for name, group in groups.items():
                 backend = self._backend_of(group)
                 sizes[name] = size_of(group, backend, self._marks.get(backend.name) if backend is not None else None)
-            self._looks = [*self._looks[1 - LOOKS :], Look(iteration, sizes)]
+            self._looks = [*self._looks[1 - LOOKS :], Look(iteration, self._held.compared(groups, sizes))]
             self._mark()
             found = {name: by for name, group in groups.items() if (by := grows(self._looks, name))
                      and not is_bounded(group.way)}  # fmt: skip

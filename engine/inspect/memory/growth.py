@@ -10,8 +10,9 @@ does neither until it is full, which ``course.py`` waits for.
 from __future__ import annotations
 
 import collections
+import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from adbg.engine.backends.base import Backend
@@ -21,18 +22,46 @@ from adbg.engine.inspect.memory.process import resident
 LOOKS = 3
 _SHARE = 1 / 16  # of the RSS that a variable without graphs must have gained over three looks
 _PACE = 0.5  # of the pace between the first two looks that must be kept between the last two
+_NOTED = 8  # of the first, and of the last, of what a variable holds
 _FEW = 4  # tensors of a variable whose graphs are looked into
 _MOST_NODES = 10_000  # of one such graph: 3 ms, and a third of what torch can have touched (``backends/torch/touched``)
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What a variable held at one look. ``older``: nodes that were there at the look before."""
+    """What a variable held at one look. ``older``: nodes that were there at the look before. ``refilled``: nothing of
+    what it held then is still there, however much it holds: the steps of an episode."""
 
     tensors: int
     graphs: int = 0
     bytes: int = 0
     older: int = 0
+    refilled: bool = False
+
+
+class Held:
+    """Some of what each variable held at the last look, without keeping it."""
+
+    def __init__(self) -> None:
+        self._noted: dict[str, list[weakref.ref[Any]]] = {}
+
+    def compared(self, groups: Mapping[str, Group], sizes: Mapping[str, Size]) -> dict[str, Size]:
+        """``sizes``, with what is refilled. Notes what ``groups`` hold, for the next time."""
+        found = {}
+        for name, size in sizes.items():
+            members, before = groups[name].members, self._noted.get(name)
+            stayed = (value for ref in before or () if (value := ref()) is not None and members.get(id(value)) is value)
+            found[name] = replace(size, refilled=bool(before) and next(stayed, None) is None)
+        self._noted = {name: _noted(group) for name, group in groups.items()}
+        return found
+
+
+def _noted(group: Group) -> list[weakref.ref[Any]]:
+    members = list(group.members.values())
+    try:
+        return [weakref.ref(each) for each in [*members[:_NOTED], *members[_NOTED:][-_NOTED:]]]
+    except TypeError:  # a node of torch's
+        return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +102,7 @@ def grows(looks: Sequence[Look], name: str) -> str:
     at = [look.iteration for look in looks[-LOOKS:]]
     if _rises(at, [each.older for each in (first, middle, last)]):
         return "nodes"
-    if not _rises(at, [each.tensors for each in (first, middle, last)]):
+    if middle.refilled or last.refilled or not _rises(at, [each.tensors for each in (first, middle, last)]):
         return ""
     if first.graphs < middle.graphs < last.graphs:
         return "tensors"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, detector
-from adbg.engine.inspect.memory.growth import LOOKS, Look, grows, is_bounded, owners_first, size_of
+from adbg.engine.inspect.memory.growth import LOOKS, Held, Look, grows, is_bounded, owners_first, size_of
 from adbg.engine.inspect.memory.owners import Group, groups_of, owner_of_group, reach_of
 from adbg.engine.protocol.messages import Finding, Owner
 from adbg.engine.python.user_code import user_frame
@@ -28,15 +28,18 @@ class GraphKept(Detector):
 
     Evidence: how many tensors with a graph the variable held at three looks, their bytes, the line that puts them
     there.
-    Mistaken for: a window of fixed size or a list that is emptied, which do not keep their pace; until 24 iterations
-    are over it is a warning. It stays one where a list of 16 or more is emptied whose graphs a backward had gone
-    through already: nothing more could be had of them. What a later backward goes through is taken back.
+    Mistaken for: a list that is filled anew for each backward, the steps of an episode, of which there may be more and
+    more (nothing stays from look to look); a window of fixed size or a list that is emptied, which do not keep their
+    pace; until 24 iterations are over it is a warning. It stays one where a list of 16 or more is emptied whose graphs
+    a backward had gone through already: nothing more could be had of them. What a later backward goes through is taken
+    back.
     Cost: 1-100 ms at iterations 2, 4, 6, and then at each half as many again.
     """
 
     def __init__(self, facts: Any) -> None:
         super().__init__(facts)
         self._looks: list[Look] = []
+        self._held = Held()
         self._mark: int | None = None
         self._next = _FIRST[0]
         self._told: dict[str, tuple[int, int]] = {}  # by variable, (id, iteration at first)
@@ -75,6 +78,7 @@ class GraphKept(Detector):
                 first = next(iter(group.members.values()))
                 known = backend.is_tensor(first) or backend.node_address(first) is not None
                 sizes[name] = size_of(group, backend if known else None, self._mark)
+            sizes = self._held.compared(groups, sizes)
             self._looks = [*self._looks[1 - LOOKS :], Look(iteration, sizes)]
             self._mark = backend.made_so_far()
             found = {

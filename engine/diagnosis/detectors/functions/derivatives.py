@@ -10,7 +10,7 @@ from typing import Any
 from adbg.engine.backends.base import FunctionCall, SlotCheck
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.functions.effects import has_effects, plain_code
-from adbg.engine.diagnosis.detectors.functions.surrogates import surrogate
+from adbg.engine.diagnosis.detectors.functions.surrogates import rounds, surrogate
 from adbg.engine.diagnosis.detectors.numbers.own_backward import unwritten
 from adbg.engine.diagnosis.source import function_named, line_of_result, parameters_of
 from adbg.engine.outside import own
@@ -61,10 +61,10 @@ class WrongDerivative(Detector):
     Evidence: directional derivatives of the forward by finite differences, with two step sizes, beside what the
     backward gives, on copies of what the function was really given; the same with fresh memory filled with NaN, and
     with zeros.
-    Mistaken for: a straight-through estimator or a function whose forward is the identity (a gradient that is scaled,
-    clipped or reversed on purpose) is a note. An approximation that is meant is a warning: of a function that names
-    itself so (surrogate, straight-through, guided), whose backward is not linear in the gradient that it is given, as
-    every derivative is, or that iterates to a fixed point in forward and not in backward.
+    Mistaken for: a straight-through estimator, any function whose forward rounds, or one whose forward is the identity
+    (a gradient that is scaled, clipped or reversed on purpose) is a note. An approximation that is meant is a warning:
+    of a function that names itself so (surrogate, straight-through, guided), whose backward is not linear in the
+    gradient that it is given, as every derivative is, or that iterates to a fixed point in forward and not in backward.
     Functions that do more than compute, or call what may (print, log, write to what their calls share, call a method of
     an object that others have), are not run again. Random numbers of the framework, of Python and of NumPy are as if
     nothing had been run.
@@ -180,6 +180,14 @@ class WrongDerivative(Detector):
 
     def _tell_wrong(self, seen: _Seen, place: int, wrong: Sequence[SlotCheck]) -> None:
         name, argument = seen.function.__name__, argument_name(seen.function, place)
+        stepped = rounds(seen.function)
+        if stepped:
+            self._tell(
+                seen, "wrong-derivative", "note", 0.4, place, wrong[0],
+                f"{name}.backward does not give the derivative of {name}.forward by {argument}: that one calls "
+                f"{stepped}(), so that another is meant; a comparison with the formula decides it", [],
+            )  # fmt: skip
+            return
         times, why = _factor(wrong), surrogate(seen.function, wrong)
         how = f"gives {times} times the derivative" if times else "does not give the derivative"
         message = f"{name}.backward {how} of {name}.forward by {argument}"

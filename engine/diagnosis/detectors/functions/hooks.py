@@ -15,6 +15,7 @@ from adbg.engine.diagnosis.source import called_name, function_named, inside, pa
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
 
+_SLOW = 0.05  # a twentieth of the rate of the others is slow, and less is hardly trained
 _SAME = 1e-5  # norms that differ by less, relative: of another layout, or of the same elements
 # What is computed for a statistic, and never to change a gradient by; clipping, scaling and masks are.
 _STATISTICS = frozenset({
@@ -111,7 +112,13 @@ class GradientHook(Detector):
             ratios = [two / one for one, two in changed]
             steady = max(ratios) - min(ratios) <= 1e-3 * max(ratios)
             if steady and max(ratios) > 0 and not 0.3 <= ratios[-1] <= 3.3:
-                self._tell(hook, call, "scale", "warning", 0.6, f"multiplies gradients by {ratios[-1]:.3g}")
+                what = f"multiplies gradients by {ratios[-1]:.3g}"
+                if _SLOW <= ratios[-1] <= 1 / _SLOW and self._names(hook):
+                    self._tell(
+                        hook, call, "scale", "note", 0.4, f"{what}, as a rate of their own for some parameters does"
+                    )
+                else:
+                    self._tell(hook, call, "scale", "warning", 0.6, what)
             elif hook.kind not in ("zero", "scale", "nan"):
                 self._tell(hook, call, "changes", "note", 0.3, "changes gradients, as clipping and masks do")
 

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 from adbg.engine.backends.base import SlotCheck
 from adbg.engine.diagnosis.detectors.functions.effects import plain_code
-from adbg.engine.diagnosis.source import function_named
+from adbg.engine.diagnosis.source import called_name, function_named
 
+_STEPS = frozenset({"round", "floor", "ceil", "trunc", "sign", "sgn", "heaviside", "fake_quantize_per_tensor_affine"})
 _WORDS = re.compile(
     r"surrogate|straight.?through|\bSTE\b|STE(?=[A-Z_]|$)|(?<![a-z])guided|deconvnet|jacobian.?free|"
     r"(?:pseudo|proxy|approximate[ds]?|biased).{0,3}(?:gradient|derivative)|gradient.{0,3}estimator",
@@ -28,6 +29,14 @@ def surrogate(function: type, wrong: Sequence[SlotCheck]) -> str:
     if _settles(function):
         return "its forward iterates to a fixed point, which its backward does not"
     return ""
+
+
+def rounds(function: type) -> str:
+    """The first operator of its forward whose own derivative is 0 wherever it has one, or "": what its backward gives
+    is another one on purpose, and no finite difference tells which one was meant."""
+    tree = _tree(function, "forward")
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)] if tree is not None else []
+    return next((name for call in calls if (name := called_name(call)).rstrip("_") in _STEPS), "")
 
 
 def _tree(function: type, method: str) -> ast.FunctionDef | ast.AsyncFunctionDef | None:

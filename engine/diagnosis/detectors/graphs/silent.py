@@ -137,7 +137,7 @@ class Silent:
                 continue
             shared.used = False
             saved = self._saved(running)
-            key = next((key for key, _, lies, span in saved if at in lies and _overlap(span, shared.span)), None)
+            key = next((key for key, _, lies, span, _ in saved if at in lies and _overlap(span, shared.span)), None)
             if key is None and running.call.order() and not self._hidden(running):
                 continue
             self._tell_array(running, key, shared)
@@ -188,10 +188,13 @@ class Silent:
         if self._hidden(running):
             self._by_nodes(running, uses, suspects)
             return
-        for key, name, where, span in self._saved(running):
-            seq = running.call.describe(key).seq
+        for key, name, where, span, version in self._saved(running):
+            seq, custom = running.call.describe(key).seq, running.call.is_custom(key)
             for write in suspects:
-                later = write.mark is not None and seq is not None and seq < write.mark
+                # The node of a custom function is made before its forward, which may fill what it saves: by the
+                # counter of that, then, which backward looks at.
+                own = custom and version is not None and write.after is not None and version >= write.after
+                later = write.mark is not None and seq is not None and seq < write.mark and not own
                 if later and write.where & where and _overlap(span, write.span):
                     self._report(running, key, write, f"saved {name}")
                     break
@@ -238,7 +241,7 @@ class Silent:
         order = running.call.order()
         return any(bool(running.call.saved_hidden(key)) for key in order[:3])
 
-    def _saved(self, running: Running) -> Iterator[tuple[int, str, frozenset[int], tuple[int, int]]]:
+    def _saved(self, running: Running) -> Iterator[tuple[int, str, frozenset[int], tuple[int, int], int | None]]:
         call = running.call
         for key in call.order():
             if call.is_accumulate(key):
@@ -246,7 +249,7 @@ class Silent:
             for each in call.saved(key):
                 if each.value is not None and each.state is ValueState.OK and self.facts.backend.is_tensor(each.value):
                     where = frozenset(at for at, _ in self.facts.backend.storages(each.value))
-                    yield key, each.name, where, span_of(each.value)
+                    yield key, each.name, where, span_of(each.value), self.facts.backend.version_of(each.value)
 
     def _report(self, running: Running, key: int, write: Write, how: str) -> None:
         node, _ = self.facts.node(running.call, key)

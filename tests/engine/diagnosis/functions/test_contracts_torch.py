@@ -252,6 +252,27 @@ for _ in range(5):
     loss = net[2](clip(net[0](torch.randn(9000, 4)))).pow(2).mean()
     opt.zero_grad(); loss.backward(); opt.step()
 """
+# What a forward fills before it saves it is written by its own counter: backward would see a later write.
+FILLED = """
+class Most(Function):
+    @staticmethod
+    def forward(ctx, x, rows):
+        most = x.new_full((2, x.shape[1]), -9.0)
+        place = rows.unsqueeze(1).expand_as(x)
+        most.scatter_reduce_(0, place, x, reduce="amax")
+        best = torch.full(most.shape, -1)
+        ours = torch.where(x == most[rows], torch.arange(len(x)).unsqueeze(1).expand_as(x), -1)
+        best.scatter_reduce_(0, place, ours, reduce="amax")
+        ctx.save_for_backward(best)
+        ctx.shape = x.shape
+        return most.clone()
+    @staticmethod
+    def backward(ctx, grad):
+        best, = ctx.saved_tensors
+        return torch.zeros(ctx.shape).scatter(0, best, grad), None
+rows = torch.tensor([0, 1, 0, 1, 0])
+train(lambda x: net[2](Most.apply(torch.tanh(net[0](x) + Most.apply(net[0](x), rows)[rows]), rows)))
+"""
 FIXED = LEVEL.replace(
     "self.level = nn.Parameter(torch.tensor(0.5))", 'self.register_buffer("level", torch.tensor(0.5))'
 )
@@ -267,7 +288,7 @@ CASES: list[tuple[str, str]] = [
     ("silent-overwrite", SCRATCH), ("missing-gradient", LEVEL),
 ]  # fmt: skip
 
-MAY = {"healthy": HEALTHY, "drawn": DRAWN, "fixed": FIXED, "shared": SHARED_LEVEL}
+MAY = {"healthy": HEALTHY, "drawn": DRAWN, "filled": FILLED, "fixed": FIXED, "shared": SHARED_LEVEL}
 PROGRAMS = numbered(CASES) | MAY
 
 

@@ -52,26 +52,52 @@ MEAN = """
 class Head:
     def __init__(self):
         self.mean = framework.zeros([4])
-    def update(self, rows):
+    def take(self, rows):
         kept = 0.9 * self.mean + 0.1 * rows.mean(0)
         self.mean = framework.where(rows[0] > 0, kept, self.mean)  # CAUSE
 net, head = nn.Linear(4, 4), Head()
 optimizer = sgd(net)
 for _ in range(30):
     rows = net(noise(8, 4))
-    head.update(rows)
+    head.take(rows)
     optimizer.CLEAR()
     rows.square().mean().backward()
     optimizer.step()
 """
 GIVEN = MEAN.replace("self.mean = framework.where(rows[0] > 0, kept, self.mean)  # CAUSE", "self.mean = kept  # CAUSE")
-CUT = MEAN.replace("head.update(rows)", "head.update(rows.detach())")
+CUT = MEAN.replace("head.take(rows)", "head.take(rows.detach())")
+# Episodes that become longer as the policy learns: what a backward needs is kept until then, and no longer.
+EPISODES = """
+class Policy:
+    def __init__(self):
+        self.net, self.taken = nn.Linear(4, 2), []
+policy = Policy()
+optimizer = sgd(policy.net)
+for episode in range(40):
+    for _ in range(3 + episode):
+        policy.taken.append(policy.net(noise(1, 4)).square().mean())
+    loss = sum(policy.taken)
+    optimizer.CLEAR()
+    loss.backward()
+    optimizer.step()
+    policy.taken.clear()
+"""
+LISTS = EPISODES.replace("policy.taken.clear()", "policy.taken = []")
 
 
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     clear = "zero_grad" if request.param == "torch" else "clear_grad"
-    programs = {"report": REPORT, "detached": DETACHED, "last": LAST, "mean": MEAN, "given": GIVEN, "cut": CUT}
+    programs = {
+        "report": REPORT,
+        "detached": DETACHED,
+        "last": LAST,
+        "mean": MEAN,
+        "given": GIVEN,
+        "cut": CUT,
+        "episodes": EPISODES,
+        "lists": LISTS,
+    }
     texts = {name: HEAD[request.param] + text.replace("CLEAR()", f"{clear}()") for name, text in programs.items()}
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
 
@@ -88,7 +114,7 @@ def test_one_graph_more_in_each_epoch(runs: dict[str, Run]) -> None:
 
 
 @each
-@pytest.mark.parametrize("name", ["detached", "last", "cut"])
+@pytest.mark.parametrize("name", ["detached", "last", "cut", "episodes", "lists"])
 def test_no_graph_is_kept(runs: dict[str, Run], name: str) -> None:
     runs[name].check_healthy()
 
