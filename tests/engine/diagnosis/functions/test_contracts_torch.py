@@ -271,7 +271,12 @@ class Most(Function):
         best, = ctx.saved_tensors
         return torch.zeros(ctx.shape).scatter(0, best, grad), None
 rows = torch.tensor([0, 1, 0, 1, 0])
-train(lambda x: net[2](Most.apply(torch.tanh(net[0](x) + Most.apply(net[0](x), rows)[rows]), rows)))
+def of_both(x):
+    h = net[0](x)
+    free = [net[0].weight * 2 for _ in range(40)]  # as many bytes as `best` has
+    del free
+    return net[2](Most.apply(torch.tanh(h), rows))
+train(of_both)
 """
 FIXED = LEVEL.replace(
     "self.level = nn.Parameter(torch.tensor(0.5))", 'self.register_buffer("level", torch.tensor(0.5))'
