@@ -71,11 +71,15 @@ class SeenModules(abc.ABC):
         """Once per graph that needs names: parameters may have been added since, or no module was followed (stacks
         off)."""
         roots = [root for root in (known() for known in self._roots) if root is not None]
-        if not roots and not self._scanned:
+        if not self._scanned and not (roots and self._followed()):
             self._scanned = True
-            roots = _outermost(self.kind)
+            roots += [root for root in _outermost(self.kind) if not any(root is known for known in roots)]
         for root in roots:
             self._learn(root)
+
+    def _followed(self) -> bool:
+        """Whether modules are told as they run: those that are known are not just what ran at some time before."""
+        return True
 
     def roots(self) -> Iterable[Any]:
         """The outermost modules, in the order in which they were seen."""

@@ -98,6 +98,7 @@ class TorchBackend(FrameworkBackend):
         self._native_lines = lambda: [DoctorLine(*line) for line in self._core.lines()]
         native = NativeStacks(self._core)
         self._modules.ran_natively = native.roots
+        self._modules.runs_natively = lambda: native.on
         self._stacks = Stacks(self._modules, self._frames, native)
         self._creations = Creations(self._stacks)
         self._services = Services(self._modules, self._stacks, self._core)

@@ -53,6 +53,7 @@ class Modules(SeenModules):
         self._asked: Any = None  # torch's own _has_any_global_hook while ours is in its place
         self._most = _MOST
         self.ran_natively: Callable[[], Iterable[Any]] = tuple  # outermost modules that the extension saw run
+        self.runs_natively: Callable[[], bool] = bool  # it sees them now
 
     def refresh(self) -> None:
         known = {id(root) for root in (reference() for reference in self._roots) if root is not None}
@@ -60,6 +61,9 @@ class Modules(SeenModules):
             if id(root) not in known:
                 self._learn(root)
         super().refresh()
+
+    def _followed(self) -> bool:
+        return bool(self._handles) or self.runs_natively()
 
     # ---- the hooks
 

@@ -91,6 +91,16 @@ def test_module_paths_are_those_of_named_modules() -> None:
         assert len(inside) == 2 and inside.items() <= found.items()
 
 
+def test_modules_that_ran_before_are_not_all_that_there_are() -> None:
+    before, other = model(), torch.nn.Linear(3, 5)  # the other one has not run
+    with watching(Watch(), stacks=True):
+        before(torch.randn(3, 4)).sum().backward()
+    with watching(Watch()) as backend:
+        assert {tuple(p.shape) for p in (*before.parameters(), *other.parameters())} <= {
+            tuple(parameter.shape) for _, parameter in backend.parameters()
+        }
+
+
 def test_walk_order_and_edges_are_torchs() -> None:
     net = model()
     seen: list[Any] = []
