@@ -135,9 +135,12 @@ bench-against:
 	@$(call environment,torch,dev); "$$python" tests/bench/compare.py --base "$(BASE)"
 	@$(call environment,paddle,dev); "$$python" tests/bench/compare.py --base "$(BASE)" --framework paddle
 
+# With the extension where there is a compiler, and with the Python hooks.
 bench:
-	@$(call environment,torch,dev); "$$python" tests/bench/run_bench.py
-	@$(call environment,paddle,dev); "$$python" tests/bench/run_bench.py --framework paddle
+	@$(call environment,torch,dev); $(built); "$$python" tests/bench/run_bench.py
+	@$(call environment,torch,dev); ADBG_NATIVE=0 "$$python" tests/bench/run_bench.py --rounds 12
+	@$(call environment,paddle,dev); $(built); "$$python" tests/bench/run_bench.py --framework paddle
+	@$(call environment,paddle,dev); ADBG_NATIVE=0 "$$python" tests/bench/run_bench.py --framework paddle --rounds 12
 	@$(call environment,torch,dev); "$$python" tests/bench/bench_profilers.py
 	@$(call environment,torch,dev); "$$python" tests/bench/bench_diagnose.py
 	@$(call environment,paddle,dev); "$$python" tests/bench/bench_diagnose.py --framework paddle

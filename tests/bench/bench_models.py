@@ -1,4 +1,4 @@
-"""The four models that are measured: each gives a function that does one training step, and the size of its graph."""
+"""The models that are measured: each gives a function that does one training step, and the size of its graph."""
 
 from __future__ import annotations
 
@@ -114,6 +114,11 @@ def _medium_transformer() -> tuple[nn.Module, torch.Tensor]:
     return Transformer(500, 128, 4, 4), torch.randint(0, 500, (6, 64))
 
 
+def _large_gpt() -> tuple[nn.Module, torch.Tensor]:
+    """103 million parameters."""
+    return Transformer(12000, 768, 12, 12), torch.randint(0, 12000, (1, 64))
+
+
 def _medium_conv() -> tuple[nn.Module, torch.Tensor]:
     return ConvNet(32, 5), torch.randn(16, 3, 32, 32)
 
@@ -123,6 +128,7 @@ MODELS = {
     "tiny transformer": _tiny_transformer,
     "medium transformer": _medium_transformer,
     "medium conv": _medium_conv,
+    "GPT of 100M": _large_gpt,
 }
 
 

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 
 import paddle
-from bench_program import Mode
+from bench_program import NEVER, Mode, recorded
 
 from adbg.engine.agent import agent as agents
 from adbg.engine.protocol import messages as p
@@ -21,10 +21,10 @@ def make_modes(agent: agents.Agent) -> dict[str, Mode]:
     session = agent.session
 
     @contextlib.contextmanager
-    def attached(breakpoint: str = "", stacks: bool = False, vlog: str = "") -> Iterator[None]:
+    def attached(*breakpoints: str, stacks: bool = False, vlog: str = "") -> Iterator[None]:
         session.set_stacks(stacks)
         session.attach()
-        requests = [p.BreakpointRequest(breakpoint, id=1)] if breakpoint else []
+        requests = [p.BreakpointRequest(text, id=number) for number, text in enumerate(breakpoints, 1)]
         assert all(state.verified for state in session.set_breakpoints(requests))
         if vlog:
             session.change(lambda: agent.log_levels.set(vlog))
@@ -35,15 +35,23 @@ def make_modes(agent: agents.Agent) -> dict[str, Mode]:
                 session.change(lambda: agent.log_levels.set("off"))
             session.detach()
 
+    @contextlib.contextmanager
+    def recording() -> Iterator[None]:
+        with recorded(session), attached():
+            yield
+
     modes: dict[str, Mode] = {
         "plain": contextlib.nullcontext,
         "plain again": contextlib.nullcontext,
         "unarmed": attached,
-        "breakpoint": lambda: attached("NoSuchNodeAnywhere"),
+        "breakpoint": lambda: attached(NEVER[0]),
         "stacks": lambda: attached(stacks=True),
-        "line": lambda: attached("nowhere.py:10", stacks=True),
-        "module": lambda: attached("module:no.such.module", stacks=True),
+        "line": lambda: attached(NEVER[1], stacks=True),
+        "module": lambda: attached(NEVER[2], stacks=True),
         "nan watch": lambda: attached("nonfinite"),
+        "everything": lambda: attached(*NEVER, "nonfinite", stacks=True),
+        "record": recording,
+        "check_nan_inf": lambda: flags(FLAGS_check_nan_inf=True),
         "csl3": lambda: flags(FLAGS_call_stack_level=3),
         "csl3, names": lambda: flags(FLAGS_call_stack_level=3, FLAGS_enable_unique_name=True),
     }

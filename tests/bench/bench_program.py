@@ -4,7 +4,8 @@ dials.
     python bench_program.py FRAMEWORK SESSION_JSON MODEL ROUNDS SECONDS THREADS
 
 All modes live in this one process and take turns in every round, in shuffled order, so that what else the machine does
-hits all alike. "plain" is with the agent detached: no hook, no patch of the framework is there. Prints one JSON object.
+hits all alike. "plain" is with the agent detached: no hook, no patch of the framework is there. Prints one JSON object;
+``native`` there says whether the extension did the work, or the Python hooks.
 """
 
 from __future__ import annotations
@@ -18,20 +19,44 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import psutil
 from workload import Workload
 
 from adbg.engine.agent import agent as agents
+from adbg.engine.native import load
 from adbg.engine.protocol import messages as p
 from adbg.engine.protocol.rendezvous import read_config
 from adbg.engine.record.observers import Recording
 from adbg.engine.record.recorder import Recorder
+from adbg.engine.session.session import Session
 
+ITERATIONS = (1_000, 5_000, 10_000)  # after which memory is looked at
 SETTLE = 0.05  # seconds
-SLOW = {"DebugMode", "vlog 6 adbg", "vlog 6 file"}  # modes whose turns have an eighth of the steps
+SLOW = {"DebugMode", "profiler", "vlog 6 adbg", "vlog 6 file"}  # modes whose turns have an eighth of the steps
+# Of a model with longer steps than this, in seconds: what was asked for it, in turns of two steps.
+LARGE_STEP = 0.4
+LARGE = ("plain", "plain again", "unarmed", "everything", "nan watch", "anomaly")
 Mode = Callable[[], contextlib.AbstractContextManager[object]]
+# Nothing of these matches anywhere, each is decided in another way.
+NEVER = ("NoSuchNodeAnywhere", "nowhere.py:10", "module:no.such.module")
+
+
+@contextlib.contextmanager
+def recorded(session: Session) -> Iterator[None]:
+    """Every node that runs goes into a run directory of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        recorder = Recorder.open(folder)
+        every = Recording(recorder)
+        every.every = True
+        session.observe(every)
+        try:
+            yield
+        finally:
+            session.unobserve(every)
+            recorder.close()
 
 
 def make_modes(agent: agents.Agent) -> dict[str, Mode]:
@@ -42,12 +67,12 @@ def make_modes(agent: agents.Agent) -> dict[str, Mode]:
     session = agent.session
 
     @contextlib.contextmanager
-    def attached(breakpoint: str = "", stacks: bool = False) -> Iterator[None]:
+    def attached(*breakpoints: str, stacks: bool = False) -> Iterator[None]:
         session.set_stacks(stacks)
         session.attach()
-        if breakpoint:
-            (state,) = session.set_breakpoints([p.BreakpointRequest(breakpoint, id=1)])
-            assert state.verified, state
+        requests = [p.BreakpointRequest(text, id=number) for number, text in enumerate(breakpoints, 1)]
+        states = session.set_breakpoints(requests)
+        assert all(state.verified for state in states), states
         try:
             yield
         finally:
@@ -55,17 +80,8 @@ def make_modes(agent: agents.Agent) -> dict[str, Mode]:
 
     @contextlib.contextmanager
     def recording() -> Iterator[None]:
-        with tempfile.TemporaryDirectory() as folder:
-            recorder = Recorder.open(folder)
-            every = Recording(recorder)
-            every.every = True
-            session.observe(every)
-            try:
-                with attached():
-                    yield
-            finally:
-                session.unobserve(every)
-                recorder.close()
+        with recorded(session), attached():
+            yield
 
     @contextlib.contextmanager
     def anomaly(check_nan: bool) -> Iterator[None]:
@@ -78,12 +94,16 @@ def make_modes(agent: agents.Agent) -> dict[str, Mode]:
         "plain": contextlib.nullcontext,
         "plain again": contextlib.nullcontext,
         "unarmed": attached,
-        "breakpoint": lambda: attached("NoSuchNodeAnywhere"),
+        "breakpoint": lambda: attached(NEVER[0]),
+        "line": lambda: attached(NEVER[1], stacks=True),
+        "module": lambda: attached(NEVER[2], stacks=True),
         "stacks": lambda: attached(stacks=True),
         "nan watch": lambda: attached("nonfinite"),
+        "everything": lambda: attached(*NEVER, "nonfinite", stacks=True),
         "record": recording,
         "anomaly, no check": lambda: anomaly(False),
         "anomaly": lambda: anomaly(True),
+        "profiler": lambda: torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]),
         "DebugMode": DebugMode,
     }
 
@@ -104,18 +124,33 @@ def timed(step: Callable[[], None], mode: Mode, steps: int) -> float:
 
 
 def measure(workload: Workload, modes: dict[str, Mode], rounds: int, seconds: float) -> dict[str, object]:
-    """``rounds`` rounds of every mode; as many steps in a turn as take ``seconds`` in plain Python (4 at least)."""
+    """``rounds`` rounds of every mode; as many steps in a turn as take ``seconds`` in plain Python (4 at least). A
+    third of the rounds where a step is long."""
     for _ in range(5):
         workload.step()
-    steps = max(4, round(seconds / timed(workload.step, modes["plain"], 5)))
-    times: dict[str, list[float]] = {name: [] for name in modes}
-    order = list(modes)
-    for _ in range(rounds):
+    one = timed(workload.step, modes["plain"], 5)
+    large = one > LARGE_STEP
+    steps = 2 if large else max(4, round(seconds / one))
+    times: dict[str, list[float]] = {name: [] for name in modes if not large or name in LARGE}
+    order = list(times)
+    for _ in range(max(3, rounds // 3) if large else rounds):
         random.shuffle(order)
         for name in order:
             turn = max(4, steps // 8) if name in SLOW else steps
             times[name].append(timed(workload.step, modes[name], turn))
-    return {"nodes": workload.nodes, "steps": steps, "times": times}
+    return {"nodes": workload.nodes, "steps": steps, "times": times, "native": load.core()[0] is not None}
+
+
+def memory(workload: Workload, mode: Mode, iterations: Sequence[int]) -> dict[int, float]:
+    """Megabytes that the process holds under ``mode`` after so many iterations."""
+    found = {}
+    with mode():
+        for number in range(1, iterations[-1] + 1):
+            workload.step()
+            if number in iterations:
+                gc.collect()
+                found[number] = psutil.Process().memory_info().rss / 1e6
+    return found
 
 
 def stop_for_round_trips(agent: agents.Agent) -> None:
@@ -137,7 +172,10 @@ def measure_paddle(agent: agents.Agent, model: str, rounds: int, seconds: float)
 
     assert agent.session.backends, "the agent took no notice of paddle"
     agent.session.detach()
-    result = measure(bench_paddle_models.make(model), bench_paddle_modes.make_modes(agent), rounds, seconds)
+    modes = bench_paddle_modes.make_modes(agent)
+    if model == "memory":
+        return {"megabytes": memory(bench_paddle_models.make("small operators"), modes["everything"], ITERATIONS)}
+    result = measure(bench_paddle_models.make(model), modes, rounds, seconds)
     return {**result, "version": paddle.__version__, "threads": int(os.environ["OMP_NUM_THREADS"])}
 
 
@@ -160,6 +198,10 @@ def main() -> None:
     agent.session.detach()
     import bench_models
 
+    if model == "memory":
+        held = memory(bench_models.make("tiny transformer"), make_modes(agent)["everything"], ITERATIONS)
+        print(json.dumps({"megabytes": held}))
+        return
     result = measure(bench_models.make(model), make_modes(agent), int(rounds), float(seconds))
     print(json.dumps({"model": model, **result, "version": torch.__version__, "threads": torch.get_num_threads()}))
 

@@ -3,7 +3,8 @@
     python tests/bench/run_bench.py [--framework NAME] [--rounds N] [--seconds S] [--model NAME]... [--out FOLDER]
 
 One process per model (bench_program.py), with this one as its front end. Writes bench-results/bench.md and bench.json,
-for Paddle bench-paddle.md and bench-paddle.json.
+for Paddle bench-paddle.md and bench-paddle.json; with ADBG_NATIVE=0, which measures the Python hooks, bench-hooks.md
+and so on.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from adbg.tui.debugger.client import Client, Listener, initialize
 
 HERE = Path(__file__).resolve().parent
 MODELS = {
-    "torch": ("tiny LSTM", "tiny transformer", "medium transformer", "medium conv"),
+    "torch": ("tiny LSTM", "tiny transformer", "medium transformer", "medium conv", "GPT of 100M"),
     "paddle": ("small operators", "transformer", "resnet18"),
 }
 LIMIT = 1800.0  # seconds for one model
@@ -100,14 +101,18 @@ def main() -> int:
         result = FrontEnd(options.framework, model, options.rounds, options.seconds, threads).result()
         result["modes"] = bench_report.ratios(result["times"])
         results.append(result)
-    if options.framework == "paddle":
-        print(bench_report.write_paddle(options.out, results, options.rounds))
-        return 0
-    print("answers and start-up …", file=sys.stderr, flush=True)
-    startup = round_trips(500)
-    startup["import adbg"] = bench_startup.import_times(20)
-    startup["adbg --help, over bare Python"] = bench_startup.help_times(20)
-    print(bench_report.write(options.out, results, startup, options.rounds))
+    name = "bench" + "-paddle" * (options.framework == "paddle") + "-hooks" * (not results[0]["native"])
+    startup: dict[str, list[float]] = {}
+    if options.framework == "torch" and not options.model:
+        print("answers and start-up …", file=sys.stderr, flush=True)
+        startup = round_trips(500)
+        startup["import adbg"] = bench_startup.import_times(20)
+        startup["adbg --help, over bare Python"] = bench_startup.help_times(20)
+    memory: dict[str, float] = {}
+    if not options.model:
+        print("memory …", file=sys.stderr, flush=True)
+        memory = FrontEnd(options.framework, "memory", 0, 0.0, 1).result()["megabytes"]
+    print(bench_report.write(options.out, name, results, options.rounds, startup, memory))
     print(f"written to {options.out}", file=sys.stderr)
     return 0
 

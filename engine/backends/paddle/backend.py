@@ -31,7 +31,7 @@ from adbg.engine.backends.paddle.failures import error_text
 from adbg.engine.backends.paddle.flags import SharedFlags
 from adbg.engine.backends.paddle.graph import PYLAYER, SAVED_NOTE, PaddleGraph, Services, root_tensors
 from adbg.engine.backends.paddle.modules import Modules
-from adbg.engine.backends.paddle.native import symbols
+from adbg.engine.backends.paddle.native import memory, symbols
 from adbg.engine.backends.paddle.native.census import census
 from adbg.engine.backends.paddle.native.census import leave as leave_census
 from adbg.engine.backends.paddle.native.core import abandon_core, core, native_lines
@@ -112,6 +112,7 @@ class PaddleBackend(FrameworkBackend):
 
     def prepare(self, late: bool) -> None:
         super().prepare(late)
+        memory.away(False)
         self._stacks.history.late = late
         self.under_way = late and in_engine(CALLERS)
         if late and not symbols.checked():
@@ -144,6 +145,7 @@ class PaddleBackend(FrameworkBackend):
             self._late_checks.leave()
         super().leave()
         self._vlog.leave()
+        memory.away(True)
         symbols.leave()
         leave_census()
 

@@ -22,7 +22,7 @@ from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch.call import Arguments, Begun, TorchCall, entry_function, under_way
 from adbg.engine.backends.torch.failures import mark_told, unexpected, unmark_told
 from adbg.engine.backends.torch.hooking import HookRegistration
-from adbg.engine.backends.torch.native.alone import adopt, pass_alone, record_alone
+from adbg.engine.backends.torch.native.alone import adopt, pass_alone, record_alone, take_over
 from adbg.engine.backends.torch.native.brief import Calls, Facts, Passed
 from adbg.engine.backends.torch.native.survey import Surveyor
 from adbg.engine.backends.torch.services import Services, root_nodes
@@ -380,12 +380,13 @@ class EngineEntry:
 
     # ---- a call that was passed over is looked at after all
 
-    def _hand_over(self) -> None:
+    def _hand_over(self, written: Any) -> None:
         """The node that runs on this thread was given, or gave, a gradient that is not finite or cannot be read in C++,
-        in a call that was passed over. From here on it is hooked."""
+        in a call that was passed over. From here on it is hooked. ``written``: what its nodes did so far."""
         with suppress(Exception):
             sink, found = self._sink, self.at_hand()
             if sink is not None and found is not None:
+                take_over(found[0], written)
                 self._surveyor.handed_over(found[0].root_nodes)
                 self._decide()
                 sink.backward_begin(found[0])

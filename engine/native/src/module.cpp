@@ -110,7 +110,7 @@ PyMethodDef methods[] = {
     {"restore", restore, METH_NOARGS, "put back everything that stands in for a framework's functions"},
     {nullptr, nullptr, 0, nullptr}};
 
-constexpr long kInterface = 7;  // as INTERFACE in load.py: one more with each change of a function's
+constexpr long kInterface = 8;  // as INTERFACE in load.py: one more with each change of a function's
 
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "adbg._native", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
 

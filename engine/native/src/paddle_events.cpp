@@ -1,7 +1,5 @@
 #include "paddle_events.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -87,10 +85,9 @@ Thread& mine() {
   return found;
 }
 
-uint64_t now() {
-  timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return static_cast<uint64_t>(time.tv_sec) * 1000000000u + static_cast<uint64_t>(time.tv_nsec);
+uint16_t numbered(Thread& thread) {
+  if (!thread.number) thread.number = static_cast<uint16_t>(threads.fetch_add(1) + 1);
+  return thread.number;
 }
 
 uint64_t mixed(uint64_t hash, uint64_t value) { return mix(hash * 31 + value); }
@@ -130,17 +127,8 @@ void measure(Events& events, const void* gradients, double& norm, uint16_t& flag
     for (int32_t i = 0; dims && i < dims->rank && i < 9; i++) hash = mixed(hash, static_cast<uint64_t>(dims->values[i]));
     shape = static_cast<uint32_t>(hash) | 1;
     double squares = 0;
-    bool read = view.seen == PaddleView::floats;
-    if (read && view.count && view.together) squares = squares_of(view.kind, view.data, view.count);
-    else if (read && view.count)
-      read = squares_strided(view.kind, view.data, view.dims->values, view.strides->values, view.dims->rank, squares);
     bool bad = false;
-    if (read && !std::isfinite(squares)) {
-      if (view.together) bad = any_nonfinite(view.kind, view.data, view.count);
-      else any_nonfinite_strided(view.kind, view.data, view.dims->values, view.strides->values, view.dims->rank, bad);
-      read = bad;  // else doubles whose squares overflow
-    }
-    if (read) {
+    if (paddle.squares(view, squares, bad) && (bad || std::isfinite(squares))) {
       norm = std::sqrt(squares);
       flags = static_cast<uint16_t>(kHasNorm | (bad ? kNonfinite : 0));
       return;
@@ -191,22 +179,21 @@ PaddleVisit::PaddleVisit(void* node, const void* gradients) {
   if (key_ == UINT32_MAX) return;
   events_ = events;
   measure(*events, gradients, norm_, flags_, shape_);
-  begin_ = now();
+  begin_ = monotonic_ns();
 }
 
 PaddleVisit::~PaddleVisit() {
   Events* events = static_cast<Events*>(events_);
   if (!events) return;
-  const uint64_t end = now();
+  const uint64_t end = monotonic_ns();
   Thread& thread = mine();
   if (thread.top.get() != events || !events->on) return;  // it was let go of meanwhile
-  if (!thread.number) thread.number = static_cast<uint16_t>(threads.fetch_add(1) + 1);
   if (events->rows.size() >= events->limit) {
     events->lost++;
     return;
   }
   const uint16_t flags = static_cast<uint16_t>(flags_ | (made_ ? 0 : kFailed));
-  events->rows.push_back({key_, 0, begin_, norm_, static_cast<float>(end - begin_) / 1000.0f, flags, thread.number});
+  events->rows.push_back({key_, 0, begin_, norm_, static_cast<float>(end - begin_) / 1000.0f, flags, numbered(thread)});
   events->shapes.push_back(shape_);
 }
 
@@ -232,10 +219,16 @@ PyObject* paddle_events_begin(PyObject*, PyObject* arguments) {
     events->rows.reserve(events->limit);
     events->shapes.reserve(events->limit);
     events->depth = paddle_depth();
+    Thread& thread = mine();
+    for (const PaddleRan& ran : paddle_watched(events->depth)) {  // without a word until now
+      const uint32_t key = events->keys.find(ran.node);
+      if (key == UINT32_MAX || events->rows.size() >= events->limit) continue;
+      events->rows.push_back({key, 0, ran.begin, ran.norm, ran.us, ran.flags, numbered(thread)});
+      events->shapes.push_back(0);
+    }
     PyObject* capsule = PyCapsule_New(new Shared(events), kCapsule, free_capsule);
     if (!capsule) return nullptr;
     Py_INCREF(events->ask = ask);
-    Thread& thread = mine();
     events->outer = thread.top;
     thread.top = events;
     return Py_BuildValue("(NnK)", capsule, static_cast<Py_ssize_t>(events->nodes.size()),

@@ -6,6 +6,7 @@
 #include <Python.h>
 
 #include <cstdint>
+#include <vector>
 
 namespace adbg {
 
@@ -20,6 +21,7 @@ class PaddleVisit {
     made_ = true;
     return result;
   }
+  bool on() const { return events_; }
 
  private:
   void* events_ = nullptr;
@@ -29,6 +31,17 @@ class PaddleVisit {
   uint64_t begin_ = 0;
   double norm_ = 0;
 };
+
+// A node that ran in the call of the engine that is watched on this thread. `begin`: CLOCK_MONOTONIC, ns.
+struct PaddleRan {
+  void* node;
+  uint64_t begin;
+  double norm;
+  float us;
+  uint16_t flags;
+};
+// Those of a call at this depth, in order; none where another call is watched.
+const std::vector<PaddleRan>& paddle_watched(int depth);
 
 PyObject* paddle_events_begin(PyObject*, PyObject* arguments);
 PyObject* paddle_events_take(PyObject*, PyObject* arguments);

@@ -1,5 +1,7 @@
 #include "paddle_tensors.h"
 
+#include <cmath>
+
 #include "slots.h"
 
 namespace adbg {
@@ -56,6 +58,20 @@ PaddleView PaddleTensors::view(const void* tensor) const {
   }
   if (view.data) view.seen = PaddleView::floats;
   return view;
+}
+
+bool PaddleTensors::squares(const PaddleView& view, double& found, bool& bad) {
+  found = 0;
+  bad = false;
+  if (view.seen != PaddleView::floats) return false;
+  if (!view.count) return true;
+  const int64_t *sizes = view.together ? nullptr : view.dims->values, *strides = view.together ? nullptr : view.strides->values;
+  if (view.together) found = squares_of(view.kind, view.data, view.count);
+  else if (!squares_strided(view.kind, view.data, sizes, strides, view.dims->rank, found)) return false;
+  if (std::isfinite(found)) return true;
+  if (view.together) bad = any_nonfinite(view.kind, view.data, view.count);  // else squares of doubles overflowed
+  else any_nonfinite_strided(view.kind, view.data, sizes, strides, view.dims->rank, bad);
+  return true;
 }
 
 }  // namespace adbg

@@ -45,6 +45,8 @@ struct PaddleTensors {
 
   bool find(std::string& why);
   PaddleView view(const void* tensor) const;
+  // The sum of the squares of floats, and whether one of them is not finite. False where they cannot be read.
+  static bool squares(const PaddleView& view, double& found, bool& bad);
 
   // `visit` every tensor of a small_vector<vector<Tensor>>: begin and how many; each a vector (begin, end, room).
   template <typename Visit>

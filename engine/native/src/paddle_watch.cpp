@@ -16,8 +16,11 @@
 #include <vector>
 
 #include "layouts.h"
+#include "memory.h"
+#include "node_row.h"
 #include "numbers.h"
 #include "paddle_events.h"
+#include "paddle_gradients.h"
 #include "paddle_graph.h"
 #include "paddle_tensors.h"
 
@@ -25,56 +28,7 @@ namespace adbg {
 namespace {
 
 int64_t call_index = 0, tensor_offset = 0, hooks_offset = 0;
-std::atomic<int64_t> probed{0}, looked{0}, found_bad{0}, left_over{0};
-
-// Whether Python must look at it: it has an element that is not finite, or cannot be read here.
-bool suspicious(const void* tensor) {
-  const PaddleView view = paddle.view(tensor);
-  bool bad = false, read = view.seen == PaddleView::floats;
-  if (view.seen == PaddleView::undefined || (read && !view.count)) return false;
-  if (read && view.together) bad = any_nonfinite(view.kind, view.data, view.count);
-  else if (read) read = any_nonfinite_strided(view.kind, view.data, view.dims->values, view.strides->values, view.dims->rank, bad);
-  if (!read) {
-    left_over.fetch_add(1, std::memory_order_relaxed);
-    return true;
-  }
-  looked.fetch_add(1, std::memory_order_relaxed);
-  if (!bad) return false;
-  found_bad.fetch_add(1, std::memory_order_relaxed);
-  return true;
-}
-
-bool any_suspicious(const void* slots) {
-  bool found = false;
-  paddle.each(slots, [&](void* tensor) { found = found || suspicious(tensor); });
-  return found;
-}
-
-// What flowed into a node, held while it runs: a kernel may write over what nobody holds.
-class Held {
- public:
-  explicit Held(const void* slots) {
-    paddle.each(slots, [this](void*) { count_++; });
-    if (count_ > kFew) room_ = static_cast<char*>(::operator new(count_ * static_cast<size_t>(paddle.bytes)));
-    paddle.each(slots, [this](void* tensor) { paddle.copy(room_ + made_++ * static_cast<size_t>(paddle.bytes), tensor); });
-  }
-  ~Held() {
-    for (size_t i = 0; i < made_; i++) paddle.destroy(room_ + i * static_cast<size_t>(paddle.bytes));
-    if (room_ != few_) ::operator delete(room_);
-  }
-  Held(const Held&) = delete;
-  Held& operator=(const Held&) = delete;
-  template <typename Visit>
-  void each(Visit visit) const {
-    for (size_t i = 0; i < made_; i++) visit(room_ + i * static_cast<size_t>(paddle.bytes));
-  }
-
- private:
-  static constexpr size_t kFew = 4, kTensor = 128;  // a tensor is smaller; `begin` checks it
-  alignas(16) char few_[kFew * kTensor];
-  char* room_ = few_;
-  size_t count_ = 0, made_ = 0;
-};
+std::atomic<int64_t> probed{0};
 
 // ---- the tables of the classes
 
@@ -218,8 +172,11 @@ class Nodes {
 
 struct Watch {
   bool on = false;
+  int depth = 0;  // of its call; 0 until a node has run
   PyObject* callback = nullptr;
   Nodes nodes;
+  std::vector<PaddleRan> ran;
+  PaddleSums sums;
 };
 Watch& mine() {
   static thread_local Watch watch;
@@ -269,7 +226,7 @@ PyObject* listed(const void* slots) {
   return list;
 }
 
-PyObject* listed(const Held& held) {
+PyObject* listed(const PaddleHeld& held) {
   PyObject* list = PyList_New(0);
   held.each([&](void* tensor) {
     PyObject* value = list ? paddle.to_python(tensor, true) : nullptr;
@@ -281,7 +238,7 @@ PyObject* listed(const Held& held) {
 
 // Hand it to Python: callback(address, what flows out or None, what flowed in) -> None, or one entry a gradient (of what
 // flows out; in where that is None), None to keep what is there.
-void tell(void* node, void* slots, const Held* held) {
+void tell(void* node, void* slots, const PaddleHeld* held) {
   if (python_is_ending()) return;
   const PyGILState_STATE gil = PyGILState_Ensure();
   PyObject* callback = mine().callback;
@@ -313,7 +270,8 @@ void tell(void* node, void* slots, const Held* held) {
   PyGILState_Release(gil);
 }
 
-void* watched_call(Call real, void* result, void* node, void* gradients, bool create_graph, bool is_new_grad) {
+// `written`: what the node does is written down elsewhere.
+void* watched_call(Call real, void* result, void* node, void* gradients, bool create_graph, bool is_new_grad, bool written) {
   Watch& watch = mine();
   Nodes::Node* const found = watch.nodes.find(node);
   if (!found || found->bits & kRan) return real(result, node, gradients, create_graph, is_new_grad);
@@ -326,21 +284,35 @@ void* watched_call(Call real, void* result, void* node, void* gradients, bool cr
     memcpy(&end, slots + 8, 8);
     probed.store(end - begin, std::memory_order_relaxed);
   }
-  if (paddle.bytes && bits & kIn && any_suspicious(gradients)) {
+  if (!paddle.bytes) return real(result, node, gradients, create_graph, is_new_grad);
+  if (!watch.depth) watch.depth = paddle_depth();
+  if (bits & kIn && any_suspicious(gradients, watch.sums)) {
     tell(node, gradients, nullptr);
     if (!watch.on) return real(result, node, gradients, create_graph, is_new_grad);  // Python has taken over
   }
-  if (!paddle.bytes || !(bits & kOut)) return real(result, node, gradients, create_graph, is_new_grad);
-  const Held held(gradients);
-  real(result, node, gradients, create_graph, is_new_grad);
-  if (watch.on && any_suspicious(result)) tell(node, result, &held);
+  PaddleRan ran{node, 0, 0, 0, 0};
+  const auto run = [&] {
+    if (!written) measure(gradients, watch.sums, ran);
+    if (!written) ran.begin = monotonic_ns();
+    real(result, node, gradients, create_graph, is_new_grad);
+    if (!written) ran.us = static_cast<float>(monotonic_ns() - ran.begin) / 1000.0f;
+  };
+  if (bits & kOut) {
+    const PaddleHeld held(gradients);
+    run();
+    if (watch.on && any_suspicious(result, watch.sums)) tell(node, result, &held);
+  } else {
+    run();
+  }
+  // Not where Python has taken over meanwhile: it knows of this one.
+  if (!written && watch.on && watch.ran.size() < watch.ran.capacity()) watch.ran.push_back(ran);
   return result;
 }
 
 void* our_call(void* result, void* node, void* gradients, bool create_graph, bool is_new_grad) {
   const Call real = reinterpret_cast<Call>(real_of(class_of(node)));
   PaddleVisit visit(node, gradients);
-  return visit.done(mine().on ? watched_call(real, result, node, gradients, create_graph, is_new_grad)
+  return visit.done(mine().on ? watched_call(real, result, node, gradients, create_graph, is_new_grad, visit.on())
                               : real(result, node, gradients, create_graph, is_new_grad));
 }
 
@@ -370,6 +342,10 @@ size_t watch_on(const std::vector<void*>& starts, const std::vector<void*>& pyth
     watch.nodes.clear();
     throw;
   }
+  watch.ran.clear();
+  watch.ran.reserve(watch.nodes.all.size());  // nothing is allocated while nodes run
+  watch.sums.clear();
+  watch.depth = 0;
   Py_INCREF(callback);
   Py_XSETREF(watch.callback, callback);
   watch.on = true;
@@ -377,6 +353,12 @@ size_t watch_on(const std::vector<void*>& starts, const std::vector<void*>& pyth
 }
 
 }  // namespace
+
+const std::vector<PaddleRan>& paddle_watched(int depth) {
+  static const std::vector<PaddleRan> none;
+  const Watch& watch = mine();
+  return watch.on && watch.depth == depth ? watch.ran : none;
+}
 
 PyObject* paddle_watch_begin(PyObject*, PyObject* arguments) {
   long long index, offset, bytes, hooks;
@@ -448,8 +430,8 @@ PyObject* paddle_watch_end(PyObject*, PyObject*) {
 }
 
 PyObject* paddle_watch_probe(PyObject*, PyObject*) {
-  return Py_BuildValue("(LLLL)", static_cast<long long>(probed.exchange(0)), static_cast<long long>(looked.exchange(0)),
-                       static_cast<long long>(found_bad.exchange(0)), static_cast<long long>(left_over.exchange(0)));
+  return Py_BuildValue("(LLLL)", static_cast<long long>(probed.exchange(0)), static_cast<long long>(seen.looked.exchange(0)),
+                       static_cast<long long>(seen.bad.exchange(0)), static_cast<long long>(seen.left_over.exchange(0)));
 }
 
 void paddle_watch_restore() {

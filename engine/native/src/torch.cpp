@@ -234,7 +234,7 @@ PyMethodDef torch_methods[] = {
     {"torch_events_take", torch_events_take, METH_VARARGS, "(events, walk, positions) -> (rows, lost, shapes)"},
     {"torch_events_end", torch_events_end, METH_O, "(events): the backward is over"},
     {"torch_watch", torch_watch, METH_O, "(hand over) -> whether backwards can be watched from now on"},
-    {"torch_watch_next", torch_watch_next, METH_O, "(tensor) -> whether the next backward of this thread is watched"},
+    {"torch_watch_next", torch_watch_next, METH_VARARGS, "(tensor, nodes) -> whether the next backward of this thread is watched"},
     {"torch_alike", torch_alike, METH_O, "(walk) -> a number, or None"},
     {"torch_events_figure", torch_events_figure, METH_VARARGS, "(norm, nonfinite) of what flows into this node"},
     {"torch_events_interposed", torch_events_interposed, METH_NOARGS, "() -> as torch_interposed, of the engine's"},

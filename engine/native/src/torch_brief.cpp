@@ -387,7 +387,7 @@ PyObject* pass(Calls* calls, PyObject* arguments, PyObject* keywords, bool& fore
   }
   const long grad_mode = asked(part(calls, kGradMode));
   Call* call = PyErr_Occurred() ? nullptr : PyObject_New(Call, call_type);
-  if (!call || calls->state->age != age || (match.watched && !watch_next(first))) {
+  if (!call || calls->state->age != age || (match.watched && !watch_next(first, match.nodes))) {
     if (call) PyObject_Free(call), Py_DECREF(call_type);
     follow_next(nullptr);
     Py_DECREF(facts);

@@ -1,7 +1,6 @@
 #include "torch_engine.h"
 
 #include <pthread.h>
-#include <time.h>
 
 #include <algorithm>
 #include <atomic>
@@ -11,9 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "memory.h"
 #include "slots.h"
 #include "torch_nodes.h"
-#include "torch_screen.h"
 
 namespace adbg {
 namespace {
@@ -31,6 +30,12 @@ std::vector<Task> tasks;
 std::atomic<uint64_t> tasks_changed{1};
 std::atomic<uint16_t> threads{0};
 
+struct Type {
+  void* table;  // of its virtual functions
+  bool own;     // it is torch's: not a Python Function's, nor one of an extension
+};
+constexpr size_t kTypes = 256;  // as many as the 8 bits that a place is taken from
+
 struct Thread {
   NodeRun* innermost = nullptr;
   uint64_t seen = 0;  // value of tasks_changed that `task` was looked up at
@@ -39,11 +44,29 @@ struct Thread {
   Follow next;  // of the backward that this thread is about to begin
   uint16_t number = 0;
   Norms norms;
+  Type types[kTypes];
 };
 thread_local Thread mine;
 
-Followed* followed_of(void* task) {
-  Thread& here = mine;
+// Whether what runs at a node of this type is torch's own C++.
+bool torchs_own(Thread& here, void* node) {
+  void* table = *static_cast<void**>(node);
+  size_t place = reinterpret_cast<uint64_t>(table) * 0x9E3779B97F4A7C15ull >> 56;
+  const auto other = [&] { return here.types[place].table && here.types[place].table != table; };
+  for (int tries = 0; tries < 8 && other(); tries++) place = (place + 1) % kTypes;
+  Type& type = here.types[place];
+  if (type.table != table) {
+    void* info = nullptr;
+    const char* name = nullptr;
+    char text[96] = {0};
+    const bool read = read_safely(static_cast<char*>(table) - 8, &info, 8) &&
+                      read_safely(static_cast<char*>(info) + 8, &name, 8) && read_text(name, text, sizeof text);
+    type = {table, read && !strncmp(text, "N5torch8autograd", 16) && !strstr(text, "PyNode") && !strstr(text, "CppNode")};
+  }
+  return type.own;
+}
+
+Followed* followed_of(Thread& here, void* task) {
   const uint64_t changed = tasks_changed.load(std::memory_order_acquire);
   if (here.seen != changed || here.task != task) {
     std::lock_guard<std::mutex> held(tasks_lock);
@@ -88,27 +111,39 @@ using Evaluate = void (*)(void*, void*, void*, void*, void*);
 using Validate = void (*)(void*, void*, void*);
 using Execute = void* (*)(void*, void*, void*, void*, void*);
 
-// On the stack of the thread while the node runs; told as it is left, by an exception too.
+// On the stack of the thread while the node runs; told as it is left, by an exception too. A look at what is the thread's
+// own costs a call (2 % of a step of many small nodes, when each function here took its own): it is handed on.
 class Running {
  public:
-  Running(void* node, Followed* followed) : run{node, followed, mine.innermost} { mine.innermost = &run; }
+  Running(Thread& here, void* node, Followed* followed) : here_(here), run{node, followed, here.innermost} {
+    if (!here.number) here.number = static_cast<uint16_t>(threads.fetch_add(1) + 1);
+    run.norms = &here.norms;
+    run.thread = here.number;
+    run.only_torch = followed && torchs_own(here, node);
+    here.innermost = &run;
+  }
   ~Running() {
-    mine.innermost = run.outer;
+    here_.innermost = run.outer;
     if (run.followed) run.followed->left(run);
-    drop_tensors(run.kept);
   }
   Running(const Running&) = delete;
   Running& operator=(const Running&) = delete;
+
+ private:
+  Thread& here_;
+
+ public:
   NodeRun run;
 };
 
 void evaluate(void* engine, void* task, void* node, void* inputs, void* queue) {
   const auto real = reinterpret_cast<Evaluate>(evaluating.real());
-  Followed* followed = followed_of(*static_cast<void**>(task));
+  Thread& here = mine;
+  Followed* followed = followed_of(here, *static_cast<void**>(task));
   const bool learning = !inputs_seen.load(std::memory_order_relaxed);
-  if (!followed && !mine.innermost && !learning) return real(engine, task, node, inputs, queue);
-  const Follow held = followed ? mine.followed : nullptr;  // a nested backward puts another one there
-  Running running(node, followed);
+  if (!followed && !here.innermost && !learning) return real(engine, task, node, inputs, queue);
+  const Follow held = followed ? here.followed : nullptr;  // a nested backward puts another one there
+  Running running(here, node, followed);
   if (learning) running.run.raw = *static_cast<void* const**>(inputs);
   if (followed) followed->begins(running.run, inputs_of(inputs));
   real(engine, task, node, inputs, queue);
@@ -157,19 +192,7 @@ void after_fork() { tasks_lock.unlock(); }
 
 }  // namespace
 
-uint64_t monotonic_ns() {
-  timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return static_cast<uint64_t>(time.tv_sec) * 1000000000u + static_cast<uint64_t>(time.tv_nsec);
-}
-
 NodeRun* running() { return mine.innermost; }
-Norms& norms() { return mine.norms; }
-
-uint16_t thread_number() {
-  if (!mine.number) mine.number = static_cast<uint16_t>(threads.fetch_add(1) + 1);
-  return mine.number;
-}
 
 void follow_next(Follow followed) { mine.next = std::move(followed); }
 
@@ -183,28 +206,6 @@ void learn_inputs(const Tensors& gradients) {
 }
 
 bool inputs_known() { return inputs_seen.load(std::memory_order_relaxed); }
-
-bool only_torch(void* node, void* ours) {
-  constexpr size_t kPlaces = 256;
-  struct Type {
-    void* table;
-    bool own;
-  };
-  thread_local Type types[kPlaces];
-  void* table = *static_cast<void**>(node);
-  size_t place = reinterpret_cast<uint64_t>(table) * 0x9E3779B97F4A7C15ull >> 56;
-  for (int tries = 0; tries < 8 && types[place].table && types[place].table != table; tries++) place = (place + 1) % kPlaces;
-  Type& type = types[place];
-  if (type.table != table) {
-    void* info = nullptr;
-    const char* name = nullptr;
-    char text[96] = {0};
-    const bool read = read_safely(static_cast<char*>(table) - 8, &info, 8) &&
-                      read_safely(static_cast<char*>(info) + 8, &name, 8) && read_text(name, text, sizeof text);
-    type = {table, read && !strncmp(text, "N5torch8autograd", 16) && !strstr(text, "PyNode") && !strstr(text, "CppNode")};
-  }
-  return type.own && !others_hook(node, ours);
-}
 
 bool engine_find(std::string& why) {
   for (Interposed* each : all)

@@ -21,14 +21,18 @@ struct NodeRun {
   Followed* followed;  // nullptr: of a backward that is not followed
   NodeRun* outer;
   uint64_t begin = 0, end = 0;  // CLOCK_MONOTONIC, ns
+  Norms* norms = nullptr;     // what the backwards of this thread read: see torch_norms.h
   Figure figure{};
-  Tensors kept{};             // gradients that flowed into it, with a reference each: see `keep_tensor`
+  Kept kept{};                // gradients that flowed into it
   void* const* raw = nullptr;  // where those gradients lie, as far as it is known
+  uint16_t thread = 0;        // a small number of this thread's
   bool whole = false;         // its function returned
+  bool only_torch = false;    // of its type nothing but torch's own C++ runs, whose changes in place are counted; and no hook
+  bool hooked = false;        // a hook of ours is in its list while it runs
 };
 
 // One backward that is followed. Called on the engine's threads, without the GIL.
-class Followed {
+class Followed : public std::enable_shared_from_this<Followed> {
  public:
   virtual ~Followed() = default;
   // It is about to run. `gradients`: what flows into it, before any hook; nullptr where that is not known (yet).
@@ -44,10 +48,6 @@ using Follow = std::shared_ptr<Followed>;
 
 // Of the node that runs on this thread; nullptr outside of a backward that is followed.
 NodeRun* running();
-// What this thread's backwards read: see torch_norms.h.
-Norms& norms();
-// A small number of this thread's.
-uint16_t thread_number();
 
 // The next backward that this thread begins is followed by this one; nullptr: by nobody.
 void follow_next(Follow followed);
@@ -57,8 +57,6 @@ void follow_over(const Follow& followed);
 // Told by hooks what they were given: it shows where the gradients lie that `Followed::begins` is handed.
 void learn_inputs(const Tensors& gradients);
 bool inputs_known();
-// Whether nothing but torch's own C++ runs at this node, whose changes in place are counted. `mine`: hooks of adbg's.
-bool only_torch(void* node, void* mine);
 
 // "" or why not. `engine_restore` puts everything back: any thread, also without Python.
 bool engine_find(std::string& why);
@@ -69,7 +67,5 @@ void engine_restore();
 void engine_abandon();
 // [(symbol, whether it is interposed now, slots)]
 PyObject* engine_interposed();
-
-uint64_t monotonic_ns();
 
 }  // namespace adbg

@@ -23,15 +23,6 @@ namespace {
 
 const char* const kCapsule = "adbg._native.events";
 
-
-struct Event {
-  void* node;
-  uint64_t begin, end;  // CLOCK_MONOTONIC, ns
-  double norm;
-  uint32_t shape;  // a hash of the gradient's sizes and type; 0 where there was none
-  uint16_t flags, thread;
-};
-
 // Stands last in a node's list, behind the hooks that the script put there: it sees what the node will be given.
 class EventHook {
  public:
@@ -40,7 +31,7 @@ class EventHook {
     Tensors& given = const_cast<Tensors&>(gradients);  // torch puts what is returned in its place: no copy is made
     if (!inputs_known()) learn_inputs(gradients);
     NodeRun* run = running();
-    if (run && run->followed && !norms().measure(given, run->figure)) return ask_python(gradients);
+    if (run && run->followed && !run->norms->measure(given, run->figure)) return ask_python(gradients);
     return std::move(given);
   }
   virtual void compiled(void*) const {}
@@ -52,82 +43,73 @@ EventHook* const hook = new (::operator new(sizeof(EventHook))) EventHook;  // n
 // An accumulate node is shared by the threads that train its parameter.
 std::mutex lists_lock;
 
-// One backward. Written by the threads that run its nodes, read by the one that takes.
-class Events final : public Followed {
- public:
-  // One more than there are nodes: the engine may put one of its own in front of several roots.
-  Events(size_t nodes, size_t most) : limit_(std::min(nodes + 1, most)) { events_.reserve(limit_); }
+void in_order(std::vector<NodeEvents::Event>& events) {
+  const auto before = [](const NodeEvents::Event& one, const NodeEvents::Event& other) { return one.begin < other.begin; };
+  if (!std::is_sorted(events.begin(), events.end(), before)) std::stable_sort(events.begin(), events.end(), before);
+}
 
-  void begins(NodeRun& run, Tensors* gradients) override {
-    if (!only_torch(run.node, hook)) norms().clear();
-    if (!gradients || others_hook(run.node, hook) || !norms().measure(*gradients, run.figure)) {
-      std::lock_guard<std::mutex> held(lists_lock);
-      front_put(run.node, hook);
-    }
-    run.begin = monotonic_ns();
-  }
+using Shared = std::shared_ptr<NodeEvents>;
 
-  void worked(NodeRun& run) override { run.end = monotonic_ns(); }
+}  // namespace
 
-  void left(NodeRun& run) override {
-    if (front_has(run.node, hook)) {
-      std::lock_guard<std::mutex> held(lists_lock);
-      front_take(run.node, hook);
-    }
-    if (!only_torch(run.node, hook)) norms().clear();
-    if (!run.end) {
-      if (run.whole) return;  // its gradient was asked for, and it did not run
-      run.end = monotonic_ns();
-      run.figure.flags |= kFailed;
-    }
-    const Figure& figure = run.figure;
-    write({run.node, run.begin, run.end, figure.norm, figure.shape, figure.flags, thread_number()});
-  }
+NodeEvents::NodeEvents(size_t nodes, size_t most) : limit_(std::min(nodes + 1, most)) { events_.reserve(limit_); }
 
-  // In the order of begins, and how much there was no room for.
-  struct Taken {
-    std::vector<Event> events;
-    uint64_t lost;
-  };
-  // What was written since the last time.
-  Taken take() {
-    Taken taken{{}, 0};
-    {
-      std::lock_guard<std::mutex> held(lock_);
-      taken = {events_, std::exchange(lost_, 0)};
-      events_.clear();
-      limit_ -= std::min(limit_, taken.events.size());
-    }
-    in_order(taken.events);
-    return taken;
+void NodeEvents::begins(NodeRun& run, Tensors* gradients) {
+  const bool others = others_hook(run.node, hook);
+  if (others) run.only_torch = false;
+  if (!run.only_torch) run.norms->clear();
+  if (!gradients || others || !run.norms->measure(*gradients, run.figure)) {
+    std::lock_guard<std::mutex> held(lists_lock);
+    front_put(run.node, hook);
+    run.hooked = true;
   }
-  // The same, which stays.
-  Taken so_far() {
-    Taken taken{{}, 0};
-    {
-      std::lock_guard<std::mutex> held(lock_);
-      taken = {events_, lost_};
-    }
-    in_order(taken.events);
-    return taken;
-  }
+  run.begin = monotonic_ns();
+}
 
- private:
-  static void in_order(std::vector<Event>& events) {
-    const auto before = [](const Event& one, const Event& other) { return one.begin < other.begin; };
-    if (!std::is_sorted(events.begin(), events.end(), before)) std::stable_sort(events.begin(), events.end(), before);
+void NodeEvents::worked(NodeRun& run) { run.end = monotonic_ns(); }
+
+void NodeEvents::left(NodeRun& run) {
+  if (run.hooked) {
+    std::lock_guard<std::mutex> held(lists_lock);
+    front_take(run.node, hook);
   }
-  void write(const Event& event) {
+  if (!run.only_torch) run.norms->clear();
+  if (!run.end) {
+    if (run.whole) return;  // its gradient was asked for, and it did not run
+    run.end = monotonic_ns();
+    run.figure.flags |= kFailed;
+  }
+  const Figure& figure = run.figure;
+  std::lock_guard<std::mutex> held(lock_);
+  if (events_.size() < limit_)  // there is room: nothing is allocated while nodes run
+    events_.push_back({run.node, run.begin, run.end, figure.norm, figure.shape, figure.flags, run.thread});
+  else
+    lost_++;
+}
+
+NodeEvents::Taken NodeEvents::take() {
+  Taken taken{{}, 0};
+  {
     std::lock_guard<std::mutex> held(lock_);
-    if (events_.size() < limit_) events_.push_back(event);  // there is room: nothing is allocated while nodes run
-    else lost_++;
+    taken = {events_, std::exchange(lost_, 0)};
+    events_.clear();
+    limit_ -= std::min(limit_, taken.events.size());
   }
-  std::mutex lock_;
-  std::vector<Event> events_;
-  size_t limit_;
-  uint64_t lost_ = 0;
-};
-using Shared = std::shared_ptr<Events>;
+  in_order(taken.events);
+  return taken;
+}
+
+NodeEvents::Taken NodeEvents::so_far() {
+  Taken taken{{}, 0};
+  {
+    std::lock_guard<std::mutex> held(lock_);
+    taken = {events_, lost_};
+  }
+  in_order(taken.events);
+  return taken;
+}
+
+namespace {
 
 // ---- as Python sees it
 
@@ -143,11 +125,11 @@ uint64_t mix(uint64_t hash, uint64_t value) {
 }
 
 // `places`: a uint32 for each key. False with an exception set.
-bool pack(const Events::Taken& taken, const Keys& keys, const char* places, Rows& rows) {
+bool pack(const NodeEvents::Taken& taken, const Keys& keys, const char* places, Rows& rows) {
   rows = {PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(taken.events.size() * sizeof(Row))), 0, taken.lost, 0};
   if (!rows.bytes) return false;
   char* out = PyBytes_AS_STRING(rows.bytes);
-  for (const Event& event : taken.events) {
+  for (const NodeEvents::Event& event : taken.events) {
     const uint32_t key = keys.find(event.node);
     if (key == kNoKey) continue;  // one that the engine put in front of several roots
     Row row{key, 0, event.begin, event.norm, static_cast<float>(event.end - event.begin) / 1000.0f, event.flags,
@@ -188,7 +170,7 @@ PyObject* torch_events_begin(PyObject*, PyObject* arguments) {
   void* impl = tensor_behind(tensor);
   if (!impl || !is_plain(impl)) Py_RETURN_NONE;
   try {
-    auto events = std::make_shared<Events>(walked->nodes.size(), static_cast<size_t>(most));
+    auto events = std::make_shared<NodeEvents>(walked->nodes.size(), static_cast<size_t>(most));
     follow_next(events);
     return PyCapsule_New(new Shared(events), kCapsule, free_capsule);
   } catch (const std::bad_alloc&) {
@@ -215,17 +197,17 @@ PyObject* torch_events_take(PyObject*, PyObject* arguments) {
 Follow events_next(PyObject* tensor, size_t nodes) {
   void* impl = engine_on() ? tensor_behind(tensor) : nullptr;
   if (!impl || !is_plain(impl)) return nullptr;
-  auto events = std::make_shared<Events>(nodes, nodes + 1);
+  auto events = std::make_shared<NodeEvents>(nodes, nodes + 1);
   follow_next(events);
   return events;
 }
 
 bool events_rows(const Follow& events, const Keys& keys, PyObject* positions, Rows& rows) {
-  return pack(static_cast<Events*>(events.get())->so_far(), keys, PyBytes_AS_STRING(positions), rows);
+  return pack(static_cast<NodeEvents*>(events.get())->so_far(), keys, PyBytes_AS_STRING(positions), rows);
 }
 
 PyObject* events_capsule(const Follow& events) {
-  auto* shared = new (std::nothrow) Shared(std::static_pointer_cast<Events>(events));
+  auto* shared = new (std::nothrow) Shared(std::static_pointer_cast<NodeEvents>(events));
   return shared ? PyCapsule_New(shared, kCapsule, free_capsule) : PyErr_NoMemory();
 }
 

@@ -7,11 +7,44 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
+#include <vector>
 
 #include "torch_engine.h"
 #include "torch_graph.h"
 
 namespace adbg {
+
+// One backward. Written by the threads that run its nodes, read by the one that takes.
+class NodeEvents : public Followed {
+ public:
+  struct Event {
+    void* node;
+    uint64_t begin, end;  // CLOCK_MONOTONIC, ns
+    double norm;
+    uint32_t shape;  // a hash of the gradient's sizes and type; 0 where there was none
+    uint16_t flags, thread;
+  };
+  // In the order of begins, and how much there was no room for.
+  struct Taken {
+    std::vector<Event> events;
+    uint64_t lost;
+  };
+
+  // One more than there are nodes: the engine may put one of its own in front of several roots.
+  NodeEvents(size_t nodes, size_t most);
+  void begins(NodeRun& run, Tensors* gradients) override;
+  void worked(NodeRun& run) override;
+  void left(NodeRun& run) override;
+  Taken take();    // what was written since the last time
+  Taken so_far();  // the same, which stays
+
+ private:
+  std::mutex lock_;
+  std::vector<Event> events_;
+  size_t limit_;
+  uint64_t lost_ = 0;
+};
 
 // For calls that nobody looks at while they run.
 

@@ -10,10 +10,11 @@ namespace {
 
 constexpr int64_t kShared = 512;  // elements from which on looking it up is quicker than reading it
 
+// Also where it cannot be told.
 bool any_bad(const View& view, bool together) {
   bool found = false;
   if (together) return any_nonfinite(view.kind, view.data, view.count);
-  return any_nonfinite_strided(view.kind, view.data, view.sizes, view.strides, view.dims, found) && found;
+  return !any_nonfinite_strided(view.kind, view.data, view.sizes, view.strides, view.dims, found) || found;
 }
 
 }  // namespace
@@ -46,7 +47,7 @@ bool Norms::squares(const View& view, bool together, const Changes& changes, dou
     return true;
   }
   Entry& entry = at(changes.counter, view.data);
-  if (holds(entry, changes, view) && entry.squares != kFinite) {
+  if (holds(entry, changes, view)) {
     found = entry.squares;
   } else {
     found = squares_of(view.kind, view.data, view.count);
@@ -55,36 +56,47 @@ bool Norms::squares(const View& view, bool together, const Changes& changes, dou
   return true;
 }
 
-bool Norms::all_finite(const Tensors& gradients) {
+// What is large is summed, for the node that it flows into next wants its norm and need not read it again.
+bool Norms::finite_from(const Tensors& gradients, size_t first) {
   void* last = nullptr;
-  for (void* const& each : gradients) {
+  for (size_t i = first; i < gradients.size(); i++) {
+    void* const& each = gradients[i];
     if (each == last) continue;  // passed on twice
     last = each;
     View view;
     const Seen seen = read_tensor(const_cast<void**>(&each), view);
     if (seen == Seen::unknown) return false;
     if (seen != Seen::floats || view.count == 0) continue;
-    if (!view.dense && !lies_together(view.sizes, view.strides, view.dims)) {
-      bool found = false;
-      if (!any_nonfinite_strided(view.kind, view.data, view.sizes, view.strides, view.dims, found) || found) return false;
-      continue;
+    const bool together = view.dense || lies_together(view.sizes, view.strides, view.dims);
+    if (together && view.count >= kShared) {
+      double found = 0;
+      if (!squares(view, together, changes_of(each), found)) return false;
+      if (!std::isfinite(found) && any_bad(view, together)) return false;
+    } else if (any_bad(view, together)) {
+      return false;
     }
-    const Changes changes = view.count < kShared ? Changes{nullptr, 0} : changes_of(each);
-    if (!changes.counter) {
-      if (any_nonfinite(view.kind, view.data, view.count)) return false;
-      continue;
-    }
-    Entry& entry = at(changes.counter, view.data);
-    if (holds(entry, changes, view) && std::isfinite(entry.squares)) continue;
-    if (any_nonfinite(view.kind, view.data, view.count)) return false;
-    put(entry, changes, view, kFinite);
   }
   return true;
 }
 
 bool Norms::measure(const Tensors& gradients, Figure& figure) {
-  for (void* const& each : gradients) {
-    void** tensor = const_cast<void**>(&each);
+  size_t at = 0;
+  return measure_first(gradients, figure, at);
+}
+
+bool Norms::measure_finite(const Tensors& gradients, Figure& figure) {
+  size_t at = 0;
+  if (!measure_first(gradients, figure, at)) {  // without a norm: finite it may be all the same
+    figure = Figure{};
+    return finite_from(gradients, 0);
+  }
+  return !(figure.flags & kNonfinite) && finite_from(gradients, at + 1);
+}
+
+// `at`: where it was.
+bool Norms::measure_first(const Tensors& gradients, Figure& figure, size_t& at) {
+  for (; at < gradients.size(); at++) {
+    void** tensor = const_cast<void**>(&gradients[at]);
     View view;
     const Seen seen = read_tensor(tensor, view);
     if (seen == Seen::undefined) continue;

@@ -27,8 +27,10 @@ class Norms {
 
   // Of the first that is defined. False where it cannot be read in memory.
   bool measure(const Tensors& gradients, Figure& figure);
+  // The same, and whether all elements of all of them are finite. False also where one cannot be read in memory.
+  bool measure_finite(const Tensors& gradients, Figure& figure);
   // Whether all elements of all of them are finite. False also where one cannot be read in memory.
-  bool all_finite(const Tensors& gradients);
+  bool all_finite(const Tensors& gradients) { return finite_from(gradients, 0); }
   void clear();
 
  private:
@@ -39,14 +41,15 @@ class Norms {
     int64_t count;
     uint32_t number;
     Kind kind;
-    double squares;  // kFinite: they were not summed, but all elements are finite
+    double squares;
   };
-  static constexpr double kFinite = -1;
   bool holds(const Entry& entry, const Changes& changes, const View& view) const {
     return entry.counter == changes.counter && entry.data == view.data && entry.count == view.count &&
            entry.number == changes.number && entry.kind == view.kind;
   }
   Entry& at(void* counter, const void* data);
+  bool measure_first(const Tensors& gradients, Figure& figure, size_t& at);
+  bool finite_from(const Tensors& gradients, size_t first);
   void put(Entry& entry, const Changes& changes, const View& view, double squares);
   bool squares(const View& view, bool together, const Changes& changes, double& found);
 

@@ -134,39 +134,60 @@ void drop_counter(void* counter) {
 // as the number goes from one to two and back: such a one is left to torch.
 constexpr uint64_t kHasObject = uint64_t{1} << 63;
 
-void keep_tensors(const Tensors& tensors, Tensors& into) {
-  into.reserve(tensors.size());
-  for (void* tensor : tensors) {
-    if (tensor == undefined.load(std::memory_order_relaxed)) {
-      into.push_back(tensor);  // the same for all, and for good
-      continue;
-    }
-    void *handle = nullptr, *held = tensor;
-    uint64_t before = __atomic_load_n(&at_offset<uint64_t>(tensor, kReferences), __ATOMIC_RELAXED);
-    bool done = false;
-    while (!done && !(before & kHasObject))
-      done = __atomic_compare_exchange_n(&at_offset<uint64_t>(tensor, kReferences), &before, before + 1, true,
-                                         __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-    if (!done) {  // by torch: a copy of an at::Tensor, whose reference is taken out of it
-      if (copy_of(&held, &handle)) continue;
-      ::operator delete(handle);  // the memory alone
-    }
-    into.push_back(held);
-  }
+namespace {
+
+// False where torch would not give one.
+bool hold(void* tensor) {
+  if (tensor == undefined.load(std::memory_order_relaxed)) return true;  // the same for all, and for good
+  uint64_t before = __atomic_load_n(&at_offset<uint64_t>(tensor, kReferences), __ATOMIC_RELAXED);
+  while (!(before & kHasObject))
+    if (__atomic_compare_exchange_n(&at_offset<uint64_t>(tensor, kReferences), &before, before + 1, true,
+                                    __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+      return true;
+  void *handle = nullptr, *held = tensor;  // by torch: a copy of an at::Tensor, whose reference is taken out of it
+  if (copy_of(&held, &handle)) return false;
+  ::operator delete(handle);  // the memory alone
+  return true;
+}
+
+void let_go(void* tensor) {
+  if (tensor == undefined.load(std::memory_order_relaxed)) return;
+  uint64_t before = __atomic_load_n(&at_offset<uint64_t>(tensor, kReferences), __ATOMIC_RELAXED);
+  while (!(before & kHasObject) && static_cast<uint32_t>(before) > 1)
+    if (__atomic_compare_exchange_n(&at_offset<uint64_t>(tensor, kReferences), &before, before - 1, true,
+                                    __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+      return;
+  void** owner = new (std::nothrow) void*(tensor);  // an at::Tensor, which torch deletes
+  if (owner) delete_of(owner);
+}
+
+}  // namespace
+
+void Kept::add(void* tensor) {
+  if (count_ < kFew) few_[count_++] = tensor;
+  else more_.push_back(tensor);
+}
+
+void Kept::keep(const Tensors& tensors) {
+  if (tensors.size() > kFew) more_.reserve(tensors.size() - kFew);
+  for (void* tensor : tensors)
+    if (hold(tensor)) add(tensor);
+}
+
+void Kept::drop() {
+  for (size_t i = 0; i < count_; i++) let_go(few_[i]);
+  count_ = 0;
+  if (!more_.empty()) drop_tensors(more_);
+}
+
+Tensors Kept::all() const {
+  Tensors found(few_, few_ + count_);
+  found.insert(found.end(), more_.begin(), more_.end());
+  return found;
 }
 
 void drop_tensors(Tensors& tensors) {
-  for (void* tensor : tensors) {
-    if (tensor == undefined.load(std::memory_order_relaxed)) continue;
-    uint64_t before = __atomic_load_n(&at_offset<uint64_t>(tensor, kReferences), __ATOMIC_RELAXED);
-    bool done = false;
-    while (!done && !(before & kHasObject) && static_cast<uint32_t>(before) > 1)
-      done = __atomic_compare_exchange_n(&at_offset<uint64_t>(tensor, kReferences), &before, before - 1, true,
-                                         __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
-    if (done) continue;
-    void** owner = new (std::nothrow) void*(tensor);  // an at::Tensor, which torch deletes
-    if (owner) delete_of(owner);
-  }
+  for (void* tensor : tensors) let_go(tensor);
   tensors.clear();
 }
 

@@ -42,8 +42,25 @@ Changes changes_of(void* tensor);
 void hold_counter(void* counter);
 void drop_counter(void* counter);
 
-// Tensors kept alive: `into` gets a reference each, which `drop_tensors` gives back, and empties it.
-void keep_tensors(const Tensors& tensors, Tensors& into);
+// Tensors kept alive: a reference each, which `drop` gives back. A node has one or two of them: no memory is asked for.
+class Kept {
+ public:
+  Kept() = default;
+  Kept(const Kept&) = delete;
+  Kept& operator=(const Kept&) = delete;
+  ~Kept() { drop(); }
+  void keep(const Tensors& tensors);
+  void drop();
+  Tensors all() const;  // theirs, without references
+
+ private:
+  static constexpr size_t kFew = 4;
+  void add(void* tensor);
+  void* few_[kFew];
+  size_t count_ = 0;  // of few_
+  Tensors more_;
+};
+// Gives back a reference to each, which whoever filled the list owned, and empties it.
 void drop_tensors(Tensors& tensors);
 bool tensors_kept();
 

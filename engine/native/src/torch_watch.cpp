@@ -7,6 +7,7 @@
 
 #include "layouts.h"
 #include "torch_engine.h"
+#include "torch_events.h"
 #include "torch_nodes.h"
 #include "torch_norms.h"
 #include "torch_screen.h"
@@ -17,44 +18,55 @@ namespace {
 
 PyObject* hand_over_to = nullptr;
 
-class Watch final : public Followed {
+// Writes down every node, and looks at whether all gradients are finite as long as they are.
+class Watch final : public NodeEvents {
  public:
+  explicit Watch(size_t nodes) : NodeEvents(nodes, kMost) {}
+
   void begins(NodeRun& run, Tensors* gradients) override {
-    if (over_.load(std::memory_order_relaxed)) return;
-    // The script's hooks may change what flows in, or see what flows out: those of adbg's stand behind them.
-    if (!gradients || others_hook(run.node, nullptr)) return hand_over();
-    if (!only_torch(run.node, nullptr)) norms().clear();
-    if (!norms().all_finite(*gradients)) return hand_over();
-    // For the evidence, as a node with a hook behind it keeps them. An accumulate node takes what nobody else holds.
-    if (sequence_of(run.node) != UINT64_MAX) keep_tensors(*gradients, run.kept);
+    if (!over_.load(std::memory_order_relaxed) && !passes(run, gradients)) hand_over(run);
+    if (over_.load(std::memory_order_relaxed)) return NodeEvents::begins(run, gradients);
+    run.begin = monotonic_ns();
   }
 
   void gave(NodeRun& run, Tensors& gradients) override {
-    if (!over_.load(std::memory_order_relaxed) && !norms().all_finite(gradients)) {
+    if (!over_.load(std::memory_order_relaxed) && !run.norms->all_finite(gradients)) {
       const bool hooked = screened_after(run.node);
-      hand_over();
+      hand_over(run);
       // The engine would call a hook that came while the node ran without what flowed in.
       if (!hooked && screened_after(run.node)) {
-        Tensors given = ask_after(gradients, run.kept);
+        Tensors given = ask_after(gradients, run.kept.all());
         screen_take(run.node);
         gradients.swap(given);
         drop_tensors(given);
       }
     }
-    drop_tensors(run.kept);
-  }
-
-  void left(NodeRun& run) override {
-    if (!only_torch(run.node, nullptr)) norms().clear();
+    run.kept.drop();
   }
 
  private:
-  void hand_over() {
+  static constexpr size_t kMost = 1 << 20;  // nodes, as MOST of engine/backends/torch/native/events.py
+
+  static bool passes(NodeRun& run, Tensors* gradients) {
+    // The script's hooks may change what flows in, or see what flows out: those of adbg's stand behind them.
+    if (!gradients || others_hook(run.node, nullptr)) return false;
+    if (!run.only_torch) run.norms->clear();
+    if (!run.norms->measure_finite(*gradients, run.figure)) return false;
+    // For the evidence, as a node with a hook behind it keeps them. An accumulate node takes what nobody else holds.
+    if (sequence_of(run.node) != UINT64_MAX) run.kept.keep(*gradients);
+    return true;
+  }
+
+  // Python is handed what was written down, by the thread that finds it first.
+  void hand_over(NodeRun& run) {
+    run.only_torch = false;  // who stops here may change what flows
     if (over_.exchange(true) || python_is_ending()) return;
     const PyGILState_STATE gil = PyGILState_Ensure();
     PyObject* function = hand_over_to;
     Py_INCREF(function);  // another thread may set another one meanwhile
-    PyObject* answer = PyObject_CallNoArgs(function);
+    PyObject* written = events_capsule(shared_from_this());
+    PyObject* answer = written ? PyObject_CallOneArg(function, written) : nullptr;
+    Py_XDECREF(written);
     Py_DECREF(function);
     if (!answer) {
       if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();  // the program's next line raises it
@@ -81,18 +93,23 @@ PyObject* torch_watch(PyObject*, PyObject* hand_over) {
   return PyBool_FromLong(engine_on() && screen_ready() && tensors_kept());
 }
 
-bool watch_next(PyObject* tensor) {
+bool watch_next(PyObject* tensor, size_t nodes) {
   if (!hand_over_to || !engine_on() || !inputs_known() || !tensors_kept() || !screen_ready()) return false;
   void* impl = tensor_behind(tensor);
   if (!impl || !is_plain(impl)) return false;
   try {
-    follow_next(std::make_shared<Watch>());
+    follow_next(std::make_shared<Watch>(nodes));
   } catch (const std::bad_alloc&) {
     return false;
   }
   return true;
 }
 
-PyObject* torch_watch_next(PyObject*, PyObject* tensor) { return PyBool_FromLong(watch_next(tensor)); }
+PyObject* torch_watch_next(PyObject*, PyObject* arguments) {
+  PyObject* tensor;
+  Py_ssize_t nodes;
+  if (!PyArg_ParseTuple(arguments, "On", &tensor, &nodes)) return nullptr;
+  return PyBool_FromLong(nodes >= 0 && watch_next(tensor, static_cast<size_t>(nodes)));
+}
 
 }  // namespace adbg

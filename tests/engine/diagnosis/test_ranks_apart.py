@@ -68,7 +68,7 @@ for x in data:  # LOOP
     loss.backward()
     AVERAGED
     opt.step()  # STEP
-print(f"RANK {rank} {float(net.a.weight.sum()):.9f}", flush=True)
+os.write(1, f"RANK {rank} {float(net.a.weight.sum()):.9f}\\n".encode())  # at once: the other one writes there too
 """
 #: what RATE, COUNT and BOTH are: the bug
 UNUSED = {"RATE": "0.1", "COUNT": "4", "BOTH": "rank == 0 or x is not data[2]"}

@@ -154,3 +154,61 @@ def test_it_stops_where_hooks_do(extension: Path, tmp_path: Path) -> None:
     firsts = [next(group) for _, group in itertools.groupby(watched, lambda stop: stop["backward"])]
     assert [stop["backward"] for stop in firsts] == [9 + 8 * case for case in range(13)], "in the seventh of each case"
     assert (none, handed) == (0, 12), "by types: each case but those with a Function, and the one that ends it"
+
+
+# Sums, views, large gradients, one that is handed on by two nodes; what turns bad is made first and runs last.
+DEEP = """
+import torch
+
+def loss_of(bad):
+    torch.manual_seed(0)
+    w = torch.randn(40, 30, requires_grad=True)
+    root = (w.abs() * (0.0 if bad else 1.0)).pow(0.5).sum()
+    h = torch.randn(50, 40) @ w
+    for _ in range(5):
+        h = h.tanh() + h.t().contiguous().t() * 0.5
+    return (h * h).sum(1).mean() + (h[:, 3] + h[:, 4]).exp().sum() + root
+"""
+STEPS = """
+for _ in range(2):  # where nodes keep what is found by a graph with several leaves
+    (torch.ones(1, requires_grad=True) * torch.ones(1, requires_grad=True)).sum().backward()
+for iteration in range(8):
+    loss_of(iteration == 6).backward()
+"""
+
+
+def told_by_hooks() -> list[tuple[str, float]]:
+    """The nodes of the bad call as they run, each with the 2-norm of its first gradient: from hooks of torch's own,
+    without adbg."""
+    namespace: dict[str, Any] = {}
+    exec(DEEP, namespace)
+    loss = namespace["loss_of"](True)
+    nodes: list[Any] = [loss.grad_fn]
+    norms: list[tuple[str, float]] = []
+
+    def hook(name: str) -> Any:
+        return lambda grads: norms.append((name, float(grads[0].double().norm())))
+
+    for node in nodes:
+        nodes += [below for below in dict(node.next_functions) if below is not None and below not in nodes]
+        node.register_prehook(hook(node.name().removeprefix("torch::autograd::")))
+    loss.backward()
+    return norms
+
+
+def test_what_ran_before_the_bad_gradient_is_known(extension: Path, tmp_path: Path) -> None:
+    expected = told_by_hooks()
+    with Dialled(tmp_path, DEEP + STEPS, env={**os.environ, "ADBG_NATIVE": str(extension)}) as run:
+        run.peer.begin("nonfinite")
+        stop = run.peer.stopped()
+        rows = run.peer.request("adbg/graph", start=1, count=2000)["rows"]
+        handed = run.peer.value(HANDED)
+        run.peer.request("disconnect")
+        status, _, err = run.end()
+        assert status == 0, err
+    assert (stop["backward"], handed) == (9, [1]), "watched without hooks until then"
+    done = [row for row in rows if row["state"] == "done"]
+    assert len(done) == stop["index"] - 1 > 30
+    told = [(row["name"], row["norm"]) for row in done]
+    assert told == [(name, pytest.approx(norm)) for name, norm in expected[: len(done)]]
+    assert all(row["us"] > 0 for row in done)

@@ -21,6 +21,22 @@ from adbg.engine.outside import own
 
 _HIGHEST = 1 << 47  # user addresses end there
 _Opened = tuple[int, Own]  # by which process
+_away = False
+
+
+def away(now: bool) -> None:
+    """adbg leaves the process, or comes: a call that is under way as it leaves may read again, and what it opens for
+    that is closed at once."""
+    global _away
+    _away = now
+
+
+def _once(address: int, size: int) -> bytes:
+    descriptor = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.pread(descriptor, size, address)
+    finally:
+        os.close(descriptor)
 
 
 class ReadMemory:
@@ -35,12 +51,17 @@ class ReadMemory:
         if not 4096 <= address < _HIGHEST:
             return b""
         try:
+            if _away:
+                return _once(address, size)
             opened = self._opened
             if opened is None or opened[0] != os.getpid() or not opened[1].ours:
                 opened = self._open(opened)
             return os.pread(opened[1].number, size, address)
         except own(OSError):
             return b""
+        finally:
+            if _away:  # since just now
+                self.close()
 
     def _open(self, before: _Opened | None) -> _Opened:
         opened = os.getpid(), Own(lifted(os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)))

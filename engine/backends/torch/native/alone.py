@@ -50,8 +50,13 @@ def record_alone(
 def adopt(call: TorchCall, since: int, events: Any) -> None:
     """It began without Python (``since``: ``perf_counter_ns``), and what its nodes do is written down since."""
     call.since = since
+    take_over(call, events)
+
+
+def take_over(call: TorchCall, events: Any) -> None:
+    """What its nodes do is written down since its begin."""
     far = call.far
-    if far is not None:
+    if far is not None and call.written is None:
         call.written = Written(call.core, far, events, call.core.module.torch_alike(far.raw))
 
 

@@ -50,8 +50,9 @@ class Begin(Protocol):
 class Surveyor:
     """Decides which calls that are nested in no other one are passed over."""
 
-    def __init__(self, services: Services, frames: FrameFilter, hand_over: Callable[[], None]) -> None:
-        """``hand_over`` is called at a node of a watched call, and has the rest of it hooked."""
+    def __init__(self, services: Services, frames: FrameFilter, hand_over: Callable[[Any], None]) -> None:
+        """``hand_over`` is called at a node of a watched call, with what was written down of it, and has the rest of it
+        hooked."""
         self._services = services
         self._frames = frames
         self._hand_over = hand_over
@@ -109,7 +110,7 @@ class Surveyor:
             core.failed["watch"] = "the engine's functions were not found"
             return False
         self._watching = True
-        return bool(core.module.torch_watch_next(outputs[0]))
+        return bool(core.module.torch_watch_next(outputs[0], survey.nodes))
 
     def handed_over(self, roots: Sequence[Any]) -> None:
         """A call with as many nodes of the same types is not watched so again: it may well come to the same each

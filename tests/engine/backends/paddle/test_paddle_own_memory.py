@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("paddle.autograd")
 
-from adbg.engine.backends.paddle.native.memory import ReadMemory
+from adbg.engine.backends.paddle.native.memory import ReadMemory, away
 
 
 def on_memory() -> int:
@@ -56,6 +56,27 @@ def test_threads_that_open_it_at_once_leave_one_descriptor(monkeypatch):
         thread.join(20)
     assert got == [b"here"] * 4 and on_memory() == before + 1
     memory._opened[1].close()
+
+
+def test_a_call_that_goes_on_as_adbg_leaves_keeps_nothing_open(monkeypatch):
+    kept = ctypes.create_string_buffer(b"here")
+    memory, before = ReadMemory(), on_memory()
+    plain = os.open
+
+    def meanwhile(*args):
+        away(True)
+        memory.close()  # nothing is open yet
+        return plain(*args)
+
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "open", meanwhile)
+            assert memory.read(ctypes.addressof(kept), 4) == b"here" and on_memory() == before
+        assert memory.read(ctypes.addressof(kept), 4) == b"here" and on_memory() == before
+    finally:
+        away(False)
+    assert memory.read(ctypes.addressof(kept), 4) == b"here" and on_memory() == before + 1
+    memory.close()
 
 
 def test_a_forked_child_reads_its_own():

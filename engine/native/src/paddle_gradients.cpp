@@ -1,0 +1,53 @@
+#include "paddle_gradients.h"
+
+#include <cmath>
+
+#include "node_row.h"
+
+namespace adbg {
+
+PaddleSeen seen;
+
+namespace {
+
+// Whether Python must look at it: it has an element that is not finite, or cannot be read here.
+bool suspicious(const void* tensor, PaddleSums& sums) {
+  const PaddleView view = paddle.view(tensor);
+  if (view.seen == PaddleView::undefined || (view.seen == PaddleView::floats && !view.count)) return false;
+  bool bad = false;
+  double squares = 0;
+  if (!paddle.squares(view, squares, bad)) {
+    seen.left_over.fetch_add(1, std::memory_order_relaxed);
+    return true;
+  }
+  sums.put(view, squares);
+  seen.looked.fetch_add(1, std::memory_order_relaxed);
+  if (bad) seen.bad.fetch_add(1, std::memory_order_relaxed);
+  return bad;
+}
+
+}  // namespace
+
+bool any_suspicious(const void* slots, PaddleSums& sums) {
+  bool found = false;
+  paddle.each(slots, [&](void* tensor) { found = found || suspicious(tensor, sums); });
+  return found;
+}
+
+void measure(const void* slots, PaddleSums& sums, PaddleRan& ran) {
+  bool over = false;
+  paddle.each(slots, [&](void* tensor) {
+    if (over) return;
+    const PaddleView view = paddle.view(tensor);
+    if (view.seen == PaddleView::undefined) return;
+    over = true;
+    double squares = 0;
+    bool bad = false;
+    if (!sums.find(view, squares) && !paddle.squares(view, squares, bad)) return;
+    if (!std::isfinite(squares)) return;  // doubles whose squares overflow; else Python has it
+    ran.norm = std::sqrt(squares);
+    ran.flags = kHasNorm;
+  });
+}
+
+}  // namespace adbg
