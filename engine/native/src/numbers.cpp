@@ -266,11 +266,17 @@ inline double squares(const T* p, int64_t n, Read read) {
         }
       block = ((wide[0] + wide[1]) + (wide[2] + wide[3])) + ((wide[4] + wide[5]) + (wide[6] + wide[7]));
     }
+    double few[4] = {0};
+    for (; i + 4 <= end; i += 4)
+      for (int lane = 0; lane < 4; lane++) {
+        const double value = static_cast<double>(read(p[i + lane]));
+        few[lane] += value * value;
+      }
     for (; i < end; i++) {
       const double value = static_cast<double>(read(p[i]));
-      block += value * value;
+      few[0] += value * value;
     }
-    sum += block;
+    sum += block + ((few[0] + few[1]) + (few[2] + few[3]));
   }
   return sum;
 }

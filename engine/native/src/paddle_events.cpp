@@ -13,6 +13,7 @@
 #include "numbers.h"
 #include "paddle_graph.h"
 #include "paddle_tensors.h"
+#include "ticks.h"
 
 namespace adbg {
 namespace {
@@ -72,6 +73,11 @@ struct Events {
   bool on = true;
   PyObject* ask = nullptr;  // let go of as it is over: the last who holds this may be a thread that ends, without the GIL
   std::shared_ptr<Events> outer;
+  const TickScale scale = scale_so_far();
+
+  Row row(uint32_t key, uint64_t begin, uint64_t end, double norm, uint16_t flags, uint16_t thread) const {
+    return {key, 0, scale.ns(begin), norm, static_cast<float>(scale.spent(begin, end) / 1000), flags, thread};
+  }
 };
 using Shared = std::shared_ptr<Events>;
 
@@ -179,13 +185,13 @@ PaddleVisit::PaddleVisit(void* node, const void* gradients) {
   if (key_ == UINT32_MAX) return;
   events_ = events;
   measure(*events, gradients, norm_, flags_, shape_);
-  begin_ = monotonic_ns();
+  begin_ = ticks();
 }
 
 PaddleVisit::~PaddleVisit() {
   Events* events = static_cast<Events*>(events_);
   if (!events) return;
-  const uint64_t end = monotonic_ns();
+  const uint64_t end = ticks();
   Thread& thread = mine();
   if (thread.top.get() != events || !events->on) return;  // it was let go of meanwhile
   if (events->rows.size() >= events->limit) {
@@ -193,7 +199,7 @@ PaddleVisit::~PaddleVisit() {
     return;
   }
   const uint16_t flags = static_cast<uint16_t>(flags_ | (made_ ? 0 : kFailed));
-  events->rows.push_back({key_, 0, begin_, norm_, static_cast<float>(end - begin_) / 1000.0f, flags, numbered(thread)});
+  events->rows.push_back(events->row(key_, begin_, end, norm_, flags, numbered(thread)));
   events->shapes.push_back(shape_);
 }
 
@@ -223,7 +229,7 @@ PyObject* paddle_events_begin(PyObject*, PyObject* arguments) {
     for (const PaddleRan& ran : paddle_watched(events->depth)) {  // without a word until now
       const uint32_t key = events->keys.find(ran.node);
       if (key == UINT32_MAX || events->rows.size() >= events->limit) continue;
-      events->rows.push_back({key, 0, ran.begin, ran.norm, ran.us, ran.flags, numbered(thread)});
+      events->rows.push_back(events->row(key, ran.begin, ran.end, ran.norm, ran.flags, numbered(thread)));
       events->shapes.push_back(0);
     }
     PyObject* capsule = PyCapsule_New(new Shared(events), kCapsule, free_capsule);

@@ -32,12 +32,11 @@ class PaddleVisit {
   double norm_ = 0;
 };
 
-// A node that ran in the call of the engine that is watched on this thread. `begin`: CLOCK_MONOTONIC, ns.
+// A node that ran in the call of the engine that is watched on this thread.
 struct PaddleRan {
   void* node;
-  uint64_t begin;
+  uint64_t begin, end;  // ticks
   double norm;
-  float us;
   uint16_t flags;
 };
 // Those of a call at this depth, in order; none where another call is watched.

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <new>
 
 #include "paddle_events.h"
@@ -12,28 +13,40 @@
 
 namespace adbg {
 
-// What gradients were summed to as they left a node: what they flow into next wants their norm. Between the two nothing
-// writes into them where a node has one gradient to take and no hook; what lies there later has been put here anew.
+// What gradients were summed to as they left a node, or as a sum of several came to one: what they flow into next wants
+// their norm. A gradient is known again by the first two words of its tensor, a shared pointer, which every copy has; what
+// lies there later has come out of a node, too, and was put here anew. For the first kBothWays of a process the numbers are
+// read as well.
 class PaddleSums {
  public:
-  void put(const PaddleView& view, double squares) { at(view.data) = {view.data, view.count, turn_, view.kind, squares}; }
-  bool find(const PaddleView& view, double& squares) {
-    const Sum& sum = at(view.data);
-    if (sum.data != view.data || sum.count != view.count || sum.turn != turn_ || sum.kind != view.kind) return false;
+  void put(const void* tensor, double squares) {
+    const Key key = key_of(tensor);
+    sums_[place(key)] = {key, turn_, squares};
+  }
+  bool find(const void* tensor, double& squares) const {
+    const Key key = key_of(tensor);
+    const Sum& sum = sums_[place(key)];
+    if (sum.key.object != key.object || sum.key.count != key.count || sum.turn != turn_) return false;
     squares = sum.squares;
     return true;
   }
   void clear() { turn_++; }
 
  private:
+  struct Key {
+    uint64_t object, count;
+  };
   struct Sum {
-    const void* data;
-    int64_t count;
+    Key key;
     uint64_t turn;
-    Kind kind;
     double squares;
   };
-  Sum& at(const void* data) { return sums_[mix(reinterpret_cast<uint64_t>(data)) & 63]; }
+  static Key key_of(const void* tensor) {
+    Key key;
+    memcpy(&key, tensor, sizeof key);
+    return key;
+  }
+  static size_t place(const Key& key) { return mix(key.object) & 63; }
   uint64_t turn_ = 1;
   Sum sums_[64] = {};
 };

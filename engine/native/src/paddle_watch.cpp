@@ -23,6 +23,7 @@
 #include "paddle_gradients.h"
 #include "paddle_graph.h"
 #include "paddle_tensors.h"
+#include "ticks.h"
 
 namespace adbg {
 namespace {
@@ -293,9 +294,9 @@ void* watched_call(Call real, void* result, void* node, void* gradients, bool cr
   PaddleRan ran{node, 0, 0, 0, 0};
   const auto run = [&] {
     if (!written) measure(gradients, watch.sums, ran);
-    if (!written) ran.begin = monotonic_ns();
+    if (!written) ran.begin = ticks();
     real(result, node, gradients, create_graph, is_new_grad);
-    if (!written) ran.us = static_cast<float>(monotonic_ns() - ran.begin) / 1000.0f;
+    if (!written) ran.end = ticks();
   };
   if (bits & kOut) {
     const PaddleHeld held(gradients);

@@ -72,6 +72,8 @@ Followed* followed_of(Thread& here, void* task) {
     std::lock_guard<std::mutex> held(tasks_lock);
     here.seen = tasks_changed.load(std::memory_order_relaxed);
     here.task = task;
+    NodeRun* const outer = here.innermost;
+    if (outer && outer->followed && outer->followed == here.followed.get()) outer->held = std::move(here.followed);
     here.followed.reset();
     for (const Task& each : tasks)
       if (each.task == task) here.followed = each.followed;
@@ -142,7 +144,6 @@ void evaluate(void* engine, void* task, void* node, void* inputs, void* queue) {
   Followed* followed = followed_of(here, *static_cast<void**>(task));
   const bool learning = !inputs_seen.load(std::memory_order_relaxed);
   if (!followed && !here.innermost && !learning) return real(engine, task, node, inputs, queue);
-  const Follow held = followed ? here.followed : nullptr;  // a nested backward puts another one there
   Running running(here, node, followed);
   if (learning) running.run.raw = *static_cast<void* const**>(inputs);
   if (followed) followed->begins(running.run, inputs_of(inputs));

@@ -20,7 +20,7 @@ struct NodeRun {
   void* node;
   Followed* followed;  // nullptr: of a backward that is not followed
   NodeRun* outer;
-  uint64_t begin = 0, end = 0;  // CLOCK_MONOTONIC, ns
+  uint64_t begin = 0, end = 0;  // see ticks.h
   Norms* norms = nullptr;     // what the backwards of this thread read: see torch_norms.h
   Figure figure{};
   Kept kept{};                // gradients that flowed into it
@@ -29,6 +29,7 @@ struct NodeRun {
   bool whole = false;         // its function returned
   bool only_torch = false;    // of its type nothing but torch's own C++ runs, whose changes in place are counted; and no hook
   bool hooked = false;        // a hook of ours is in its list while it runs
+  std::shared_ptr<Followed> held{};  // `followed`, where a nested backward has put another one in its thread's place
 };
 
 // One backward that is followed. Called on the engine's threads, without the GIL.

@@ -63,10 +63,10 @@ void NodeEvents::begins(NodeRun& run, Tensors* gradients) {
     front_put(run.node, hook);
     run.hooked = true;
   }
-  run.begin = monotonic_ns();
+  run.begin = ticks();
 }
 
-void NodeEvents::worked(NodeRun& run) { run.end = monotonic_ns(); }
+void NodeEvents::worked(NodeRun& run) { run.end = ticks(); }
 
 void NodeEvents::left(NodeRun& run) {
   if (run.hooked) {
@@ -76,7 +76,7 @@ void NodeEvents::left(NodeRun& run) {
   if (!run.only_torch) run.norms->clear();
   if (!run.end) {
     if (run.whole) return;  // its gradient was asked for, and it did not run
-    run.end = monotonic_ns();
+    run.end = ticks();
     run.figure.flags |= kFailed;
   }
   const Figure& figure = run.figure;
@@ -88,23 +88,27 @@ void NodeEvents::left(NodeRun& run) {
 }
 
 NodeEvents::Taken NodeEvents::take() {
-  Taken taken{{}, 0};
+  Taken taken{{}, 0, scale_};
   {
     std::lock_guard<std::mutex> held(lock_);
-    taken = {events_, std::exchange(lost_, 0)};
+    taken.events = events_;
+    taken.lost = std::exchange(lost_, 0);
     events_.clear();
     limit_ -= std::min(limit_, taken.events.size());
   }
+  taken.scale.until_now();
   in_order(taken.events);
   return taken;
 }
 
 NodeEvents::Taken NodeEvents::so_far() {
-  Taken taken{{}, 0};
+  Taken taken{{}, 0, scale_};
   {
     std::lock_guard<std::mutex> held(lock_);
-    taken = {events_, lost_};
+    taken.events = events_;
+    taken.lost = lost_;
   }
+  taken.scale.until_now();
   in_order(taken.events);
   return taken;
 }
@@ -132,8 +136,8 @@ bool pack(const NodeEvents::Taken& taken, const Keys& keys, const char* places, 
   for (const NodeEvents::Event& event : taken.events) {
     const uint32_t key = keys.find(event.node);
     if (key == kNoKey) continue;  // one that the engine put in front of several roots
-    Row row{key, 0, event.begin, event.norm, static_cast<float>(event.end - event.begin) / 1000.0f, event.flags,
-            event.thread};
+    const float us = static_cast<float>(taken.scale.spent(event.begin, event.end) / 1000);
+    Row row{key, 0, taken.scale.ns(event.begin), event.norm, us, event.flags, event.thread};
     memcpy(&row.index, places + 4 * size_t{key}, 4);
     memcpy(out + rows.count++ * sizeof(Row), &row, sizeof row);
     rows.shapes += mix(mix(1, key), event.shape);  // in any order: threads may run them in another one

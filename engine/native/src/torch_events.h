@@ -10,6 +10,7 @@
 #include <mutex>
 #include <vector>
 
+#include "ticks.h"
 #include "torch_engine.h"
 #include "torch_graph.h"
 
@@ -20,7 +21,7 @@ class NodeEvents : public Followed {
  public:
   struct Event {
     void* node;
-    uint64_t begin, end;  // CLOCK_MONOTONIC, ns
+    uint64_t begin, end;  // ticks
     double norm;
     uint32_t shape;  // a hash of the gradient's sizes and type; 0 where there was none
     uint16_t flags, thread;
@@ -29,6 +30,7 @@ class NodeEvents : public Followed {
   struct Taken {
     std::vector<Event> events;
     uint64_t lost;
+    TickScale scale;
   };
 
   // One more than there are nodes: the engine may put one of its own in front of several roots.
@@ -40,6 +42,7 @@ class NodeEvents : public Followed {
   Taken so_far();  // the same, which stays
 
  private:
+  const TickScale scale_;
   std::mutex lock_;
   std::vector<Event> events_;
   size_t limit_;

@@ -81,7 +81,9 @@ bool Norms::finite_from(const Tensors& gradients, size_t first) {
 
 bool Norms::measure(const Tensors& gradients, Figure& figure) {
   size_t at = 0;
-  return measure_first(gradients, figure, at);
+  if (!measure_first(gradients, figure, at)) return false;
+  if (at < gradients.size()) figure.shape = shape_of(const_cast<void**>(&gradients[at]));
+  return true;
 }
 
 bool Norms::measure_finite(const Tensors& gradients, Figure& figure) {
@@ -101,7 +103,6 @@ bool Norms::measure_first(const Tensors& gradients, Figure& figure, size_t& at) 
     const Seen seen = read_tensor(tensor, view);
     if (seen == Seen::undefined) continue;
     if (seen != Seen::floats) return false;
-    figure.shape = shape_of(tensor);
     double found = 0;
     if (view.count > 0) {
       const bool together = view.dense || lies_together(view.sizes, view.strides, view.dims);

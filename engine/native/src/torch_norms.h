@@ -25,9 +25,10 @@ class Norms {
   Norms& operator=(const Norms&) = delete;
   ~Norms() { clear(); }
 
-  // Of the first that is defined. False where it cannot be read in memory.
+  // Of the first that is defined, with its shape. False where it cannot be read in memory.
   bool measure(const Tensors& gradients, Figure& figure);
-  // The same, and whether all elements of all of them are finite. False also where one cannot be read in memory.
+  // The same without its shape, and whether all elements of all of them are finite. False also where one cannot be read
+  // in memory.
   bool measure_finite(const Tensors& gradients, Figure& figure);
   // Whether all elements of all of them are finite. False also where one cannot be read in memory.
   bool all_finite(const Tensors& gradients) { return finite_from(gradients, 0); }
