@@ -1,5 +1,7 @@
 #include "torch_events.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -160,6 +162,9 @@ PyObject* torch_events(PyObject*, PyObject* on) {
   return PyUnicode_FromString("how the engine returns its result was tried on x86_64 alone");
 #endif
   if (node_layout.edges < 0 || !screen_ready()) return PyUnicode_FromString("the layout of nodes is not known");
+  // A thread may hold it as another one forks: in the child nobody would give it back.
+  static const int at_fork = pthread_atfork([] { lists_lock.lock(); }, [] { lists_lock.unlock(); }, [] { lists_lock.unlock(); });
+  (void)at_fork;
   if (engine_find(why)) engine_put(why);
   return PyUnicode_FromString(why.c_str());
 }

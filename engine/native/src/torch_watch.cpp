@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "layouts.h"
+#include "raised_later.h"
 #include "torch_engine.h"
 #include "torch_events.h"
 #include "torch_nodes.h"
@@ -68,10 +69,7 @@ class Watch final : public NodeEvents {
     PyObject* answer = written ? PyObject_CallOneArg(function, written) : nullptr;
     Py_XDECREF(written);
     Py_DECREF(function);
-    if (!answer) {
-      if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();  // the program's next line raises it
-      PyErr_Clear();
-    }
+    if (!answer) raise_later();
     Py_XDECREF(answer);
     PyGILState_Release(gil);
   }

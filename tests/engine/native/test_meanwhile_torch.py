@@ -144,3 +144,37 @@ session.detach()
 """,
     )
     assert done.stdout.endswith("came False\n"), str(done)
+
+
+def test_what_a_handler_raises_as_a_watched_call_is_handed_over_reaches_the_script(extension: Path) -> None:
+    """The exception itself, not its kind alone: the exit status of a handler that ends the program lies in it."""
+    done = ran(
+        extension,
+        """
+class Asked(Observer):
+    patient = True
+    def backward_begin(self, running):
+        if armed:
+            signal.raise_signal(signal.SIGUSR1)
+asked, armed = Asked(), False
+session = begin(asked, "nonfinite")
+def step(factor):
+    (leaf * factor).sqrt().sum().backward()
+for _ in range(120):
+    step(other)
+armed, came = True, None
+try:
+    step(other * 0)
+    for _ in range(100):
+        pass
+except Alarm as error:
+    came = error
+armed = False
+print("came", came is not None)
+leaf.grad = None
+step(other)
+print(leaf.grad.isfinite().all().item(), session.attached)
+session.detach()
+""",
+    )
+    assert done.stdout.endswith("came True\nTrue True\n"), str(done)
