@@ -133,12 +133,14 @@ def measure(workload: Workload, modes: dict[str, Mode], rounds: int, seconds: fl
     steps = 2 if large else max(4, round(seconds / one))
     times: dict[str, list[float]] = {name: [] for name in modes if not large or name in LARGE}
     order = list(times)
-    for _ in range(max(3, rounds // 3) if large else rounds):
+    rounds = max(3, rounds // 3) if large else rounds
+    for _ in range(rounds):
         random.shuffle(order)
         for name in order:
             turn = max(4, steps // 8) if name in SLOW else steps
             times[name].append(timed(workload.step, modes[name], turn))
-    return {"nodes": workload.nodes, "steps": steps, "times": times, "native": load.core()[0] is not None}
+    native = load.core()[0] is not None
+    return {"nodes": workload.nodes, "steps": steps, "rounds": rounds, "times": times, "native": native}
 
 
 def memory(workload: Workload, mode: Mode, iterations: Sequence[int]) -> dict[int, float]:

@@ -128,10 +128,11 @@ def in_milliseconds(startup: Mapping[str, Sequence[float]]) -> str:
 def conditions(results: Sequence[Mapping[str, Any]], rounds: int, framework: str) -> str:
     """How it was measured."""
     threads = ", ".join(f"{r['model']} {r['threads']}" for r in results)
+    fewer = "".join(f" ({r['rounds']} of {r['model']})" for r in results if r["rounds"] != rounds)
     by = "the native core" if all(r["native"] for r in results) else "the Python hooks"
     return (
-        f"With {by}. Medians (quartiles) of {rounds} per-round ratios, all modes taking turns in one process a model, "
-        f"the front end attached from another. {framework} {results[0]['version']}, "
+        f"With {by}. Medians (quartiles) of {rounds}{fewer} per-round ratios, all modes taking turns in one process "
+        f"a model, the front end attached from another. {framework} {results[0]['version']}, "
         f"Python {platform.python_version()}, {os.cpu_count()} cores; threads: {threads}. Bold: over the target, "
         "which is one for each size of model.\n\n"
     )
