@@ -64,6 +64,7 @@ class Facts:
         self.born: Callable[[Any], SourceLine | None] = lambda _: None  # where a parameter was made; OPERATORS knows
         self.written: Callable[[Any], SourceLine | None] = lambda _: None  # and where it was initialised by hand
         self.spoilt: Callable[[Sequence[Any]], int | None] = lambda _: None  # the finding of why they are not finite
+        self.with_depth: Callable[[], frozenset[str]] = frozenset  # "vanishing", "exploding": so far, told at the end
 
     # ---- names
 

@@ -22,6 +22,7 @@ _SURE = 1e-7
 _ALONE = 0.9  # share of the factors that are fixed: nothing that is learned makes the gradient shrink
 _SCALES = frozenset({"mul", "multiply", "scale", "div", "divide"})
 _SAME_WAY = 0.8  # share of steps from one to the next that go the same way
+_KINDS = (-1, "vanishing"), (1, "exploding")
 # And by at least that factor in the middle. An LSTM or a plain recurrent net of usual initialisation passes on half of
 # what it gets from step to step, and learns: only what shrinks faster is told.
 _STEPS = {-1: -math.log(0.35), 1: math.log(1.4)}
@@ -62,6 +63,7 @@ class Depth(Detector):
         self._chains: dict[str, _Chain] = {}
         self._acts: dict[str, tuple[float, int, Place]] = {}  # op -> log of all factors, nodes, its first node
         self._constant: dict[str, float] = {}  # op -> log of the factors of those whose other operand is fixed
+        facts.with_depth = lambda: frozenset(kind for way, kind in _KINDS if self._usable(way))
 
     def backward_begin(self, running: Running) -> None:
         if self.facts.sampled and len(running.chain) == 1:
@@ -125,17 +127,19 @@ class Depth(Detector):
             chain.modules, chain.born = modules, self._made(modules)
 
     def end(self) -> None:
-        for way, kind in ((-1, "vanishing"), (1, "exploding")):
-            usable = [
-                (op, chain)
-                for op, chain in self._chains.items()
-                if chain.ways and all(each == way for each in chain.ways)
-            ]
+        for way, kind in _KINDS:
+            usable = self._usable(way)
             if not usable:
                 continue
             # The operator with most nodes; one finding, for the others show the same.
             op, chain = max(usable, key=lambda each: (each[0] not in ("t", "transpose", "view"), abs(_total(each[1]))))
             self._tell(kind, op, chain)
+
+    def _usable(self, way: int) -> list[tuple[str, _Chain]]:
+        """The chains that went that way in every iteration that was looked at."""
+        return [
+            (op, chain) for op, chain in self._chains.items() if chain.ways and all(each == way for each in chain.ways)
+        ]
 
     def _tell(self, kind: str, op: str, chain: _Chain) -> None:
         assert chain.begins is not None and chain.ends is not None

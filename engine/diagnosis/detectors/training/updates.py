@@ -14,6 +14,7 @@ from adbg.engine.diagnosis.detectors.training.source import between, named
 from adbg.engine.diagnosis.ledger import Held, Optimizer
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.running_call import Running
+from adbg.engine.session.stop_point import PausedPoint
 from adbg.engine.types import SourceLine
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class _Weights:
     next: list[str] = field(default_factory=list)
     bounded: bool = False  # all that was undone is at a bound
     still: int = 0  # the finding that says so
+    held: Finding | None = None  # the same, not told yet: it seems to follow from another one, which is told at the end
     small: bool = False  # and its gradients are very small
 
 
@@ -55,7 +57,8 @@ class LostUpdate(LoopDetector):
     left them), meta learning that takes inner steps back (not told where the outer step changes the same weights),
     dual averaging, which steps from the first weights by the sum of all gradients (not told: a backward runs with what
     was stepped), a search for a rate and a line search, which take steps back (not told: other steps stand), a clamp
-    that holds weights at a bound, where the loss wants them beyond it (a note).
+    that holds weights at a bound, where the loss wants them beyond it (a note). Gradients that vanish or explode with
+    depth, and then change nothing: a consequence, which is told behind its cause.
     Cost: a hash of up to eight tensors at the backwards and around the steps of the first ten and the sampled
     iterations.
     """
@@ -164,26 +167,36 @@ class LostUpdate(LoopDetector):
         sizes = {at: math.prod(optimizer.held[at].shape) for at in moving}
         most = sum(sizes[at] for at in still) >= 0.8 * sum(sizes.values())  # a bias that began at 0 shows any change
         known.unmoved = known.unmoved + 1 if most else 0
-        if known.unmoved != 3 or known.still:
+        if known.unmoved != 3 or known.still or known.held is not None:
             return
         shown = [optimizer.held[at] for at in still]
         kinds = sorted({self._dtype(held) for held in shown})
-        told = self.facts.tell(
-            Finding(
-                0, "lost-update", "error", 0.85,
-                f"no step of {optimizer.kind} changes a bit of {self.facts.some([held.name for held in shown])}: the "
-                f"change is too small for {' and '.join(kinds)} (learning rate {rate:g})",
-                cause=self.facts.cause(optimizer.made),
-                evidence=[
-                    f"{held.name}: gradient of norm {held.at_step:.3g}, weight of norm "
-                    f"{self.facts.backend.norm(held.ref()):.3g}, the same bits after each of the 3 steps looked at"
-                    for held in shown[:3]
-                ],
-                next=[*weight_commands(self, shown[0]), *rate_commands(self, optimizer)[1:]],
-            )
-        )  # fmt: skip
-        known.still = told
         known.small = max(held.at_step or 0.0 for held in shown) < _VANISHED
+        found = Finding(
+            0, "lost-update", "error", 0.85,
+            f"no step of {optimizer.kind} changes a bit of {self.facts.some([held.name for held in shown])}: the "
+            f"change is too small for {' and '.join(kinds)} (learning rate {rate:g})",
+            cause=self.facts.cause(optimizer.made),
+            evidence=[
+                f"{held.name}: gradient of norm {held.at_step:.3g}, weight of norm "
+                f"{self.facts.backend.norm(held.ref()):.3g}, the same bits after each of the 3 steps looked at"
+                for held in shown[:3]
+            ],
+            next=[*weight_commands(self, shown[0]), *rate_commands(self, optimizer)[1:]],
+        )  # fmt: skip
+        so_far = self.facts.with_depth()
+        if "exploding" in so_far or (known.small and "vanishing" in so_far):
+            known.held = replace(found, iteration=self.facts.iteration)
+        else:
+            known.still = self.facts.tell(found)
+
+    def at_stop(self, point: PausedPoint) -> None:
+        self._tell_held()
+
+    def _tell_held(self) -> None:
+        for known in self._weights.values():
+            if known.held is not None:
+                known.still, known.held = self.facts.tell(known.held), None
 
     def end(self) -> None:
         for key, known in self._weights.items():
@@ -197,11 +210,12 @@ class LostUpdate(LoopDetector):
         choose a rate at which nothing moves."""
         causes = {each.kind: each.id for each in self.facts.findings.values()}
         for known in self._weights.values():
-            told = self.facts.findings.get(known.still)
+            told = known.held or self.facts.findings.get(known.still)
             small = causes.get("vanishing", causes.get("zero-gradient")) if known.small else None
             cause = causes.get("exploding", small)
             if told is not None and cause is not None:
-                self.facts.tell(replace(told, severity="warning", victim_of=cause))
+                known.held = replace(told, severity="warning", victim_of=cause)
+        self._tell_held()
 
     def _dtype(self, held: Held) -> str:
         return self.facts.backend.meta(held.ref()).dtype or "its type"

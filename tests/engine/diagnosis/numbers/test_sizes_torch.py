@@ -240,6 +240,46 @@ for _ in range(3):
 print(model.weight.grad.abs().sum().item())
 """
 
+# What shrinks at every layer of a tower, until no step changes what is below it.
+TOWER = """
+import torch, torch.nn as nn
+class Tower(nn.Module):
+    def __init__(self, width, height):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(width, width) for _ in range(height)])
+        for layer in self.layers:
+            nn.init.uniform_(layer.weight, -0.01, 0.01)
+        self.read = nn.Linear(width, 2)
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.sigmoid(layer(x)) - 0.5  # CAUSE
+        return self.read(x)
+torch.manual_seed(0)
+tower = Tower(12, 8)
+learner = torch.optim.SGD(tower.parameters(), lr=0.01)
+for _ in range(6):
+    learner.zero_grad()
+    nn.functional.cross_entropy(tower(torch.randn(8, 12)), torch.randint(0, 2, (8,))).backward()
+    learner.step()
+"""
+
+# The first layers got nothing only until they were begun anew: no step changed a bit by then, and depth is not why.
+ANEW = """
+import torch, torch.nn as nn
+torch.manual_seed(0)
+net = nn.Sequential(*[nn.Linear(16, 16) for _ in range(12)])
+for layer in net:
+    nn.init.normal_(layer.weight, std=0.01)
+sgd = torch.optim.SGD(net.parameters(), lr=1e-3)  # CAUSE
+for turn in range(9):
+    if turn == 4:
+        for layer in net:
+            nn.init.orthogonal_(layer.weight)
+    sgd.zero_grad()
+    ((net(torch.randn(8, 16)) - 1) ** 2).mean().backward()
+    sgd.step()
+"""
+
 HEALTHY = """
 import torch, torch.nn as nn
 torch.manual_seed(0)
@@ -305,7 +345,9 @@ CASES = [
     (SMALL_FACTOR, "half-underflow", "mul"),
 ]  # fmt: skip
 
-PROGRAMS = {str(number): each[0] for number, each in enumerate(CASES)} | {"in a row": IN_A_ROW, "healthy": HEALTHY}
+PROGRAMS = {str(number): each[0] for number, each in enumerate(CASES)} | {
+    "in a row": IN_A_ROW, "tower": TOWER, "anew": ANEW, "healthy": HEALTHY,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))
@@ -315,10 +357,21 @@ def test_names_the_line(runs: dict[str, Run], number: int) -> None:
     assert why in (first["message"] + " ".join(first["evidence"])).lower(), first
 
 
-def test_what_follows_from_vanishing_gradients_is_not_told_beside_them(runs: dict[str, Run]) -> None:
-    """Steps that change nothing. One line runs all layers, so the one to change is that which makes them."""
-    runs["in a row"].check_first("vanishing")
-    assert len(runs["in a row"].above_notes()) == 1, str(runs["in a row"])
+@pytest.mark.parametrize("name", ["in a row", "tower"])
+def test_what_follows_from_vanishing_gradients_is_told_behind_them(runs: dict[str, Run], name: str) -> None:
+    """Steps that change nothing. Where one line runs all layers, the one to change is that which makes them."""
+    run = runs[name]
+    first = run.check_first("vanishing")
+    assert len(run.above_notes()) == 1, str(run)
+    told = [(each["kind"], each["victim_of"]) for each in run.every if each["severity"] != "note"]
+    assert told == [("vanishing", None), ("lost-update", first["id"])], str(run)
+
+
+def test_steps_that_change_nothing_are_told_where_depth_is_not_why(runs: dict[str, Run]) -> None:
+    """The gradients vanished in the first iterations only."""
+    run = runs["anew"]
+    assert run.check_first("lost-update")["victim_of"] is None, str(run)
+    assert not any(each["kind"] == "vanishing" for each in run.every), str(run)
 
 
 def test_healthy_programs_get_no_finding(runs: dict[str, Run]) -> None:
