@@ -27,6 +27,13 @@ def plain_name(name: str) -> str:
     return _ALIASES.get(word, word)
 
 
+def outgrew(text: str) -> bool:
+    """Whether that says of finite numbers that they grew beyond a range, which is no matter of float16, of a derivative
+    at an edge, or of zeros."""
+    return any(f"is beyond the largest {word}," in text for word in _WIDE) or "diverges until numbers overflow" in text
+
+
+_WIDE = WORDS["f32"], WORDS["f64"], WORDS["bf16"]
 _TINY = 1.2e-38  # the smallest normal float32: 1 / x of what is below may be infinite, 1 / x**2 is
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import collections
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from adbg.engine.diagnosis.detector import OptimizerEvent, detector
+from adbg.engine.diagnosis.detectors.numbers.singular import outgrew
 from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, gradient_commands
 from adbg.engine.diagnosis.detectors.training.source import place
 from adbg.engine.diagnosis.ledger import Optimizer
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from adbg.engine.diagnosis.facts import Facts
 
 _NEAR = 100  # a limit that many times larger than every norm limits nothing
+_MUCH = 10  # gradients that many times above the limit: without it, the steps are another program's
 
 
 @detector("clipping-order")
@@ -28,7 +31,8 @@ class Clipping(LoopDetector):
     also ``grad_clip=`` of an optimizer).
 
     Evidence: the order of backward, clipping and step in several iterations; the norms that were clipped, and those
-    that the step used.
+    that the step used. Where these were ten times the limit and more, numbers that outgrow their range, and steps that
+    do, follow from it.
     Mistaken for: a norm that is only measured (an infinite limit: not told), gradients that the program changes itself
     between clipping and step by another factor each time, another optimizer that steps before the clipping (not
     told).
@@ -40,6 +44,9 @@ class Clipping(LoopDetector):
         self._since: list[str] = []  # what happened since the last backward
         self._useful = False  # a clip came between backward and step
         self._late = 0
+        self._late_limit = math.inf
+        self._by_norm = True  # no element is limited by itself
+        self._used: dict[int, float] = {}  # id of an optimizer -> the largest norm of all gradients that a step used
         self._line: SourceLine | None = None
         self._step: SourceLine | None = None
         self._before = False  # the clip came before anything was stepped since it ran
@@ -61,6 +68,8 @@ class Clipping(LoopDetector):
     def happens(self, event: OptimizerEvent, optimizer: Optimizer | None) -> None:
         if event.what == "step" and optimizer is not None and self._clipped:
             self._compare(optimizer)
+        if event.what == "step" and optimizer is not None:
+            self._note_used(optimizer)
         elif event.what == "stepped":
             self._fresh = False
             self._step = event.line
@@ -73,6 +82,8 @@ class Clipping(LoopDetector):
                 self._keep()
             elif self.ledger.close:  # else nobody looked which gradients came
                 self._late += 1
+                self._late_limit = event.limit
+                self._by_norm = event.norm is not None
             if self._line is None or not fresh:
                 self._line = event.line
             if event.norm is not None and fresh:
@@ -119,6 +130,28 @@ class Clipping(LoopDetector):
         elif factors:
             self._factors.append(1.0)
 
+    def _note_used(self, optimizer: Optimizer) -> None:
+        """What the steps used until numbers were not finite any more; of an element, where each is limited."""
+        if not self.ledger.close or any(each.kind == "nonfinite" for each in self.facts.findings.values()):
+            return
+        norm = math.hypot(*(held.at_step for held in optimizer.held if held.at_step))
+        if math.isfinite(norm):
+            self._used[optimizer.key] = max(norm, self._used.get(optimizer.key, 0.0))
+
+    def _fold(self, told: int) -> None:
+        """What the unclipped gradients led to: the weights, and then the numbers that are computed of them, outgrew
+        their range."""
+        norm = max(self._used.values(), default=0.0)
+        if not self._by_norm:  # of clip_grad_value_: at least one element is as large
+            held = [each for optimizer in self.ledger.optimizers.values() for each in optimizer.held]
+            norm /= math.sqrt(max(1, sum(math.prod(each.shape) for each in held)))
+        if norm < _MUCH * self._late_limit:
+            return
+        for each in list(self.facts.findings.values()):
+            grown = each.kind == "large-update" or (each.kind == "nonfinite" and outgrew(each.message))
+            if grown and each.victim_of is None and each.severity != "note":
+                self.facts.tell(replace(each, victim_of=told))
+
     def _gave(self) -> bool:
         return any(held.ended for each in self.ledger.optimizers.values() for held in each.held)
 
@@ -132,7 +165,7 @@ class Clipping(LoopDetector):
                 "step and it",
                 f"backward is called in {place(backward)}, the step in {place(self._step)}",
             ]
-            self._tell("error", 0.92, text, evidence)
+            self._fold(self._tell("error", 0.92, text, evidence))
         elif len(self._factors) >= 2 and min(self._factors) >= 2:
             self._tell_scaled()
         elif self._empty >= 2 and self._empty == self._calls:
@@ -161,8 +194,8 @@ class Clipping(LoopDetector):
             "scaler has to come before", evidence,
         )  # fmt: skip
 
-    def _tell(self, severity: str, confidence: float, text: str, evidence: list[Any]) -> None:
-        self.facts.tell(
+    def _tell(self, severity: str, confidence: float, text: str, evidence: list[Any]) -> int:
+        return self.facts.tell(
             Finding(
                 0, "clipping-order", severity, confidence, text, cause=self.facts.cause(self._line), evidence=evidence,
                 next=gradient_commands(self),
