@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from adbg.engine.backends.base import HookCall, Watcher
 from adbg.engine.backends.common.tracebacks import strip_own
 from adbg.engine.outside import suppress
 from adbg.engine.types import SourceLine
+
+_MOST_COUNTED = 1_000  # hooks on one object: counted at each registration
 
 
 def code_of(hook: Any) -> Any:
@@ -18,6 +20,18 @@ def code_of(hook: Any) -> Any:
     return (
         getattr(plain, "__code__", None) or getattr(getattr(plain, "__func__", None), "__code__", None) or type(plain)
     )
+
+
+def alike(hooks: Mapping[Any, Any], hook: Any) -> int:
+    """How many of ``hooks`` are registrations of the same hook; 0 where there are too many to count each time."""
+    if len(hooks) > _MOST_COUNTED:
+        return 0
+    same = code_of(_plain(hook))
+    return sum(code_of(_plain(each)) is same for each in hooks.values())
+
+
+def _plain(hook: Any) -> Any:
+    return hook._hook if isinstance(hook, ToldHook) else hook
 
 
 class Told:
@@ -129,4 +143,4 @@ class Measures:
         return (args[0],)
 
 
-__all__ = ["Measures", "Told", "ToldHook", "code_of"]
+__all__ = ["Measures", "Told", "ToldHook", "alike", "code_of"]

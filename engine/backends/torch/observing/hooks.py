@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 
 from adbg.engine.backends.base import HookCall, Need, Tap, Watcher
-from adbg.engine.backends.common.observing.hooks import Measures, Told, ToldHook, code_of
+from adbg.engine.backends.common.observing.hooks import Measures, Told, ToldHook, alike
 from adbg.engine.backends.common.observing.stand_ins import disguised
 from adbg.engine.backends.common.tracebacks import strip_own
 from adbg.engine.backends.common.user_files import FrameFilter
@@ -19,6 +20,12 @@ from adbg.engine.outside import DISGUISED, suppress
 
 _is_compiling = torch.compiler.is_compiling
 _Register = Callable[..., Any]
+# Of modules: what registers a hook that no gradient is looked at for, and where the module keeps it.
+_COUNTED = (
+    ("register_forward_hook", "_forward_hooks"),
+    ("register_forward_pre_hook", "_forward_pre_hooks"),
+    ("register_full_backward_pre_hook", "_backward_pre_hooks"),
+)
 
 
 class HooksTap(Tap):
@@ -39,14 +46,19 @@ class HooksTap(Tap):
             (torch.nn.Module, "register_full_backward_hook", "module backward", "_backward_hooks"),
         )
         for owner, name, what, kept in points:
-            original = vars(owner).get(name)
-            if original is None:
-                continue
-            ours = disguised(_registering(self, original, what, kept), original)
-            DISGUISED.add(ours.__code__)
-            self.codes.add(ours.__code__)
-            setattr(owner, name, ours)
-            self._put.append((owner, name, original, ours))
+            self._place(owner, name, functools.partial(_registering, self, what=what, kept=kept))
+        for name, kept in _COUNTED:
+            self._place(torch.nn.Module, name, functools.partial(_counting, self, kept=kept))
+
+    def _place(self, owner: Any, name: str, stand_in: Callable[[_Register], _Register]) -> None:
+        original = vars(owner).get(name)
+        if original is None:
+            return
+        ours = disguised(stand_in(original), original)
+        DISGUISED.add(ours.__code__)
+        self.codes.add(ours.__code__)
+        setattr(owner, name, ours)
+        self._put.append((owner, name, original, ours))
 
     def take_out(self) -> None:
         self._told.watcher = None
@@ -68,14 +80,37 @@ class HooksTap(Tap):
         if watcher is None or not isinstance(hook, ToldHook):
             return
         lasting = isinstance(on, torch.nn.Module) or on.is_leaf
-        hooks = getattr(on, kept, None) or {}
-        same = code_of(hook._hook)
-        alive = sum(code_of(each._hook) is same for each in hooks.values() if isinstance(each, ToldHook))
+        alive = alike(getattr(on, kept, None) or {}, hook)
         name = type(on).__name__ if isinstance(on, torch.nn.Module) else ""
         call = HookCall(
             "registered", hook._hook, None, None, False, hook._registered, name, None, id(on) if lasting else 0, alive
         )
         watcher.hook(call)
+
+    def counted(self, on: Any, hook: Any, kept: str, frame: types.FrameType) -> None:
+        """One that is told of as it is registered only: no gradient is handed to it."""
+        watcher = self._told.watcher
+        if watcher is None or _is_compiling() or self._frames.user_file(frame.f_code.co_filename) is None:
+            return
+        line, name, alive = self._frames.live_line(frame), type(on).__name__, alike(getattr(on, kept, None) or {}, hook)
+        watcher.hook(HookCall("registered", hook, None, None, False, line, name, None, id(on), alive))
+
+
+def _counting(tap: HooksTap, original: _Register, kept: str) -> _Register:
+    counted, frame, strip, quietly = tap.counted, sys._getframe, strip_own, suppress
+    codes, hidden = tap.codes, private.undisturbed
+
+    def register(self: Any, hook: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            handle = original(self, hook, *args, **kwargs)
+        except BaseException as error:
+            strip(error, codes)
+            raise
+        with quietly(Exception), hidden():
+            counted(self, hook, kept, frame(1))
+        return handle
+
+    return register
 
 
 def _registering(tap: HooksTap, original: _Register, what: str, kept: str) -> _Register:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 import os
 from dataclasses import dataclass, field
@@ -41,12 +42,14 @@ class _Hook:
 class GradientHook(Detector):
     """A hook that the program registered changes gradients: makes them zero, NaN, or scales them by a large factor;
     one that is to look at them only, and returns nothing, computes a statistic in their own memory (``abs_()``); or the
-    same hook is registered again in each iteration, so that it runs ever more often.
+    same hook, also one of a forward, is registered on the same object again in each iteration or epoch, so that it runs
+    ever more often.
 
-    Evidence: norms of the gradient before and after the hook, and how many copies of the hook are registered.
+    Evidence: norms of the gradient before and after the hook; how many copies of the hook are registered, more each
+    time at three times or more.
     Mistaken for: clipping, masks and small factors are meant that way: a note at most, also where a hook writes them in
     place and returns nothing. Parameters that are frozen by a hook which makes their gradient zero: a warning that says
-    so.
+    so. Hooks that are removed, or that each new model has of its own, do not become more (not told).
     Cost: two norms in the first three runs of each hook, then at every power of two.
     """
 
@@ -55,7 +58,8 @@ class GradientHook(Detector):
     def __init__(self, facts: Any) -> None:
         super().__init__(facts)
         self._hooks: dict[tuple[SourceLine | None, str], _Hook] = {}
-        self._registered: dict[tuple[int, SourceLine | None], list[int]] = {}
+        # Of an object and a line: (iteration, hooks that were there then) of the last registrations.
+        self._registered: dict[tuple[int, SourceLine | None], list[tuple[int, int]]] = {}
         self._targets: dict[SourceLine | None, set[int]] = {}  # ids of leaves and modules, by the line
         self._seen = False
 
@@ -170,8 +174,13 @@ class GradientHook(Detector):
         if not call.target:
             return
         when = self._registered.setdefault((call.target, call.registered), [])
-        if self.facts.iteration not in when[-1:]:
-            when.append(self.facts.iteration)
+        if when and when[-1] == (self.facts.iteration, call.alive):
+            return  # told twice, as below a mode of torch's functions; or removed within the iteration
+        if when and when[-1][1] >= call.alive:
+            when.clear()  # removed in between; or another object lies where the one before lay
+        if when and when[-1][0] == self.facts.iteration:
+            when.pop()
+        when.append((self.facts.iteration, call.alive))
         del when[:-6]
         if call.alive < 3 or len(when) < 3:
             return
@@ -180,16 +189,20 @@ class GradientHook(Detector):
             if known.kind == "hooks-pile-up" and known.cause == facts.cause(call.registered):
                 return
         name = getattr(call.hook, "__name__", type(call.hook).__name__)
+        iterations = [iteration for iteration, _ in when]
+        gaps = {after - before for before, after in itertools.pairwise(iterations)}
+        often = "in each iteration" if gaps == {1} else "again and again"
+        if len(gaps) == 1 and gaps != {1}:
+            often = f"every {gaps.pop()} iterations"
         facts.tell(
             Finding(
                 0, "hooks-pile-up", "warning", 0.88,
-                f"the hook {'a lambda' if name == '<lambda>' else name + '()'} is registered again in each "
-                f"iteration and never "
+                f"the hook {'a lambda' if name == '<lambda>' else name + '()'} is registered {often} and never "
                 f"removed: {call.alive} copies of it run now; register it once, or keep the handle and remove() it",
                 cause=facts.cause(call.registered),
                 evidence=[
-                    f"registered on the same object in iterations {', '.join(map(str, when))}",
-                    f"{call.alive} hooks of the same code are on it",
+                    f"registered on the same {call.on or 'object'} in iterations {', '.join(map(str, iterations))}",
+                    f"{call.alive} hooks of the same code are on it: each call of it runs them all",
                 ],
                 next=["info graph"],
             )
