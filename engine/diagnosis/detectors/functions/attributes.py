@@ -1,7 +1,8 @@
-"""Tensors and arrays (NumPy) that a custom function keeps as attributes of its context: whether what backward reads is
-what forward kept.
+"""Tensors and arrays (NumPy) that a custom function keeps as attributes of its context, or elsewhere (on its class, on
+a module, in a global name): whether what backward reads is what forward kept.
 
-Nothing guards them: ``save_for_backward`` notes a version, and backward raises where it moved.
+Nothing guards them: ``save_for_backward`` notes a version, and backward raises where it moved. What is kept elsewhere
+all calls share: a later one sets it anew.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import ast
 import math
 import weakref
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from adbg.engine.backends.base import Backend, FunctionCall
 from adbg.engine.diagnosis.detectors.functions.effects import plain_code
+from adbg.engine.diagnosis.detectors.functions.reached import Place, places_of, value_at, weakly
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.diagnosis.source import function_named, inside, parameters_of
 from adbg.engine.outside import suppress
@@ -52,11 +54,50 @@ class Changed:
     evidence: list[str] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class _Elsewhere:
+    place: Place
+    holder: Callable[[], Any]
+    function: type
+    line: SourceLine | None
+    node: int
+    call: int  # the how manieth
+    digest: int
+    norm: float
+
+
+@dataclass(slots=True)
+class Seen:
+    """What a backward found elsewhere. ``differs``: from call to call."""
+
+    place: Place
+    line: SourceLine | None
+    digest: int
+    differs: bool = False
+
+
+@dataclass(slots=True)
+class Replaced:
+    """``calls``: of the function that set it since the last backward."""
+
+    place: Place
+    function: type
+    line: SourceLine | None
+    key: int
+    calls: int
+    norms: tuple[float, float]
+
+
 class Attributes:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._kept: list[_Kept] = []
         self._read: dict[tuple[type, str], bool] = {}
+        self._places: dict[type, list[Place]] = {}
+        self._elsewhere: dict[tuple[int, str], _Elsewhere] = {}  # by node and name
+        self._last: dict[tuple[int, str], tuple[int, int]] = {}  # which call set it last, to what
+        self._calls: dict[type, int] = {}
+        self.elsewhere: dict[tuple[type, str], Seen] = {}  # in a backward
 
     def keep(self, call: FunctionCall, attributes: Mapping[str, Any], results: Sequence[Any]) -> None:
         """Note what forward left on its context."""
@@ -97,6 +138,63 @@ class Attributes:
                 "have changed as backward begins"
             ]  # fmt: skip
             yield Changed(each.function, each.attribute, each.line, key, array, evidence)
+
+    # ---- elsewhere
+
+    def keep_elsewhere(self, call: FunctionCall, results: Sequence[Any]) -> None:
+        """Note what forward left on anything but its context. Calls without a graph set it, too."""
+        known = self._places.get(call.function)
+        if known is None:
+            known = self._places[call.function] = list(places_of(call.function))
+        if not known:
+            return
+        backend = self._facts.backend
+        made = next((each for each in results if backend.is_tensor(each) and backend.has_graph(each)), None)
+        node = (backend.node_address(made.grad_fn) or 0) if made is not None else 0
+        self._calls[call.function] = number = self._calls.get(call.function, 0) + 1
+        for place in known:
+            holder = place.holder
+            if place.argument >= 0:
+                if place.argument >= len(call.arguments):
+                    continue
+                holder = weakly(call.arguments[place.argument])
+            value = value_at(holder(), place.attribute)
+            if not (is_array(value) or backend.is_tensor(value)) or len(self._elsewhere) >= _MOST:
+                continue
+            digest = self._digest(value)
+            if digest is None:
+                continue
+            at = id(holder()), place.attribute
+            self._last[at] = number, digest
+            if node:  # one that lay there is gone
+                norm = 0.0 if is_array(value) else backend.norm(value)
+                self._elsewhere[node, place.name] = _Elsewhere(
+                    place, holder, call.function, call.line, node, number, digest, norm
+                )
+
+    def replaced(self, running: Running) -> Iterator[Replaced]:
+        """Those that a later call set anew, with other values, before the backward which begins reads them. Forgets
+        all."""
+        kept, self._elsewhere = self._elsewhere, {}
+        last, self._last = self._last, {}
+        calls, self._calls = self._calls, {}
+        if not kept:
+            return
+        graph = running.call
+        keys = {graph.address(key): key for key in graph.order() if graph.is_custom(key)}
+        for each in kept.values():
+            holder, key = each.holder(), keys.get(each.node)
+            if holder is None or key is None or each.function.__name__ not in graph.name(key):
+                continue
+            seen = self.elsewhere.setdefault((each.function, each.place.name), Seen(each.place, each.line, each.digest))
+            seen.differs = seen.differs or seen.digest != each.digest
+            number, digest = last.get((id(holder), each.place.attribute), (0, 0))
+            value = value_at(holder, each.place.attribute)
+            # What is there now is what the last call left, and not what this one did.
+            if number <= each.call or digest == each.digest or value is None or self._digest(value) != digest:
+                continue
+            norm = 0.0 if is_array(value) else self._facts.backend.norm(value)
+            yield Replaced(each.place, each.function, each.line, key, calls[each.function], (each.norm, norm))
 
     def _changes_of(self, kept: _Kept, value: Any) -> list[str]:
         backend = self._facts.backend

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import functools
+import math
 import os
 from collections.abc import Iterator
 from typing import Any
 
 from adbg.engine.backends.base import FunctionCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
-from adbg.engine.diagnosis.detectors.functions.attributes import Attributes
+from adbg.engine.diagnosis.detectors.functions.attributes import Attributes, Replaced
 from adbg.engine.diagnosis.detectors.functions.derivatives import argument_name
 from adbg.engine.diagnosis.detectors.functions.effects import plain_code
 from adbg.engine.diagnosis.source import called_name, function_named, inside
@@ -32,12 +33,14 @@ class Contract(Detector):
     keeps its result as an attribute of ``ctx``: result and node then keep each other, and the graph is never freed.
     "silent-overwrite": a tensor, or an array of NumPy's, that forward kept as an attribute of ``ctx``, which no version
     guards as it does what is saved by ``save_for_backward``, is overwritten before the backward that reads it: a buffer
-    that calls share.
+    that calls share. Or it keeps it on its class, on a module or in a global name, where a later call sets it anew.
 
     Evidence: the version of the argument before and after forward; the attribute of ``ctx``; of one that was
-    overwritten, its version and norm at the end of forward and as backward begins.
+    overwritten, its version and norm at the end of forward and as backward begins; of what is kept elsewhere, that it
+    is what the last of several calls left, with other values. Without that it is a note.
     Mistaken for: running statistics, which need no gradient and may be written to; other parts of memory that calls
-    share, which is told apart by the values; what backward itself writes to (a sum), and single numbers.
+    share, which is told apart by the values; what backward itself writes to (a sum), and single numbers; elsewhere what
+    is made of itself, and what backward sets or only prints.
     Cost: a look at the versions per call of a custom function; in sampled iterations a sum over the bytes of what it
     keeps.
     """
@@ -58,6 +61,8 @@ class Contract(Detector):
             return
         self._seen.add(call.function)
         results = call.results if isinstance(call.results, (tuple, list)) else (call.results,)
+        if self.facts.sampled:
+            self._attributes.keep_elsewhere(call, results)
         backend = self.facts.backend
         if not any(backend.is_tensor(each) and backend.has_graph(each) for each in results):
             return
@@ -94,6 +99,8 @@ class Contract(Detector):
     def backward_begin(self, running: Running) -> None:
         if len(running.chain) > 1:
             return
+        for replaced in self._attributes.replaced(running):
+            self._tell_replaced(running, replaced)
         for changed in self._attributes.changed(running):
             name = changed.function.__name__
             line = _line_with(changed.function, functools.partial(_sets, changed.attribute))
@@ -112,6 +119,47 @@ class Contract(Detector):
                     node=node, backward=running.call.number, forward=forward or changed.line,
                     cause=facts.cause(line or changed.line), evidence=changed.evidence,
                     next=[f"b {node.unique_name}" if node.unique_name else f"b '*{name}*'"],
+                )
+            )  # fmt: skip
+
+    def _tell_replaced(self, running: Running, found: Replaced) -> None:
+        place, name, facts = found.place, found.function.__name__, self.facts
+        if (found.function, place.name) in self._told:
+            return
+        self._told.add((found.function, place.name))
+        node, forward = facts.node(running.call, found.key)
+        evidence = [
+            f"{name} was applied {found.calls} times before backward {running.call.number}: each call set "
+            f"{place.name}, and all of their backwards read what the last one left",
+        ]
+        before, now = found.norms
+        if math.isfinite(before) and math.isfinite(now) and before != now:
+            at = f" at {os.path.basename(found.line.file)}:{found.line.line}" if found.line is not None else ""
+            evidence.append(f"its norm was {before:.6g} as the call{at} ended, and is {now:.6g} as backward begins")
+        facts.tell(
+            Finding(
+                0, "silent-overwrite", "error", 0.9,
+                f"{name}.forward keeps {place.name} where all of its calls share it, and a later call sets it anew: "
+                f"{node.unique_name or 'backward'} computes with the values of another call; keep it on ctx "
+                "(ctx.save_for_backward)",
+                node=node, backward=running.call.number, forward=forward or found.line, cause=facts.cause(place.line),
+                evidence=evidence, next=[f"b {node.unique_name}" if node.unique_name else f"b '*{name}*'"],
+            )
+        )  # fmt: skip
+
+    def end(self) -> None:
+        for (function, name), seen in self._attributes.elsewhere.items():
+            if (function, name) in self._told or not seen.differs:
+                continue
+            called = function.__name__
+            self.facts.tell(
+                Finding(
+                    0, "silent-overwrite", "note", 0.3,
+                    f"{called}.forward keeps {name} where all of its calls share it: right as long as no other call "
+                    "comes before the backward that reads it, as was so here; on ctx each call has its own",
+                    forward=seen.line, cause=self.facts.cause(seen.place.line),
+                    evidence=[f"{called}.backward reads {name}, which forward sets on anything but ctx"],
+                    next=[f"b *{called}*"],
                 )
             )  # fmt: skip
 
