@@ -8,7 +8,8 @@ from typing import Any
 
 from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
-from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, shape
+from adbg.engine.diagnosis.detectors.graphs.calls import axis_of, line_of, place, plain, shape
+from adbg.engine.diagnosis.detectors.graphs.exchanged import Exchanged
 from adbg.engine.diagnosis.detectors.graphs.marks import Marked, Marks
 from adbg.engine.diagnosis.detectors.graphs.mixed import Reshaped
 from adbg.engine.diagnosis.detectors.graphs.turned import axis_behind
@@ -42,14 +43,17 @@ class _Along:
 class WrongAxis(Detector):
     """A softmax along one axis of which one element each is then picked along another (the class of every token, of
     what was made to add up to 1 over the tokens). A reshape to the sizes that a transpose would have made, before a
-    loss that takes one of these axes for the classes. And what was reduced over one axis without keepdim meets its
-    source, where a broadcast lines it up with another axis; seen where sizes are equal, for else it raises.
+    loss that takes one of these axes for the classes, or before what works along one of the two axes, where a transpose
+    or a stack had made them, or batches of other sizes show which one is the batch. And what was reduced over one axis
+    without keepdim meets its source, where a broadcast lines it up with another axis; seen where sizes are equal, for
+    else it raises.
 
     Evidence: both lines, the shapes and the axes.
     Mistaken for: positions that are picked with all of their classes, which is told apart by the index: it is the same
     for all classes. Experts that choose their tokens, pairs of a contrastive loss in another order: what a gather picks
     is only a note, what a loss picks (nll_loss, ctc_loss) a warning. What was reshaped twice may lie as it is meant to,
-    and rows that are kept whole do (both not told). A normalisation of a symmetric matrix: of
+    and rows that are kept whole do, or that are merged again before their order counts, or whose targets change places
+    with them (all not told). A normalisation of a symmetric matrix: of
     reductions only a note is told.
     Cost: in sampled iterations a look at each operator's name; once the index is read.
     """
@@ -61,13 +65,14 @@ class WrongAxis(Detector):
         self._reduced: Marks[str] = Marks()
         self._normalised: Marks[_Along] = Marks()
         self._reshaped = Reshaped(facts)
+        self._exchanged = Exchanged(facts)
 
     def operator(self, call: OperatorCall) -> None:
         if call.error is not None or not call.results or not call.operands:
             return
         name, result = plain(call.name), call.results[0]
         if name in _REDUCES:
-            source, axis = shape(call.operands[0]), _axis_of(call)
+            source, axis = shape(call.operands[0]), axis_of(call)
             if axis is not None and axis % max(len(source), 1) != 0 and 1 <= len(shape(result)) < len(source):
                 self._reduced.put(result, repr(source), call.name, line_of(call.lines))
         elif name in _ALIGNED and len(call.operands) == 2:
@@ -77,12 +82,16 @@ class WrongAxis(Detector):
                     self._tell_reduced(known, one, call)
         self._softmax(call, name, result)
         self._reshaped.operator(call)
+        self._exchanged.operator(call)
+
+    def iteration_end(self) -> None:
+        self._exchanged.iteration_end()
 
     def _softmax(self, call: OperatorCall, name: str, result: Any) -> None:
         sizes = shape(call.operands[0])
         rank = len(sizes)
         if name in _NORMALISES:
-            axis = _axis_of(call)
+            axis = axis_of(call)
             if axis is not None and rank > 1:
                 what = _Along(axis % rank, axis % rank, sizes)
                 self._normalised.put(result, what, call.name, line_of(call.lines))
@@ -94,7 +103,7 @@ class WrongAxis(Detector):
         if name in _KEEPS and len(shape(result)) == rank:
             self._normalised.put(result, known.what, known.name, known.line)
         elif name in _PICKS and len(call.operands) == 2:
-            axis = _axis_of(call, _PICKS[name])
+            axis = axis_of(call, _PICKS[name])
             if axis is not None and axis % rank != here and self._varies(call.operands[1], here):
                 self._tell_picked(known, call, axis % rank, 0.45)
         elif name == "nll_loss" and here != 1 and self._varies(call.operands[1], max(here - 1, 0)):
@@ -184,14 +193,3 @@ class WrongAxis(Detector):
             Finding(0, "wrong-axis", "note", 0.45, message, None, None, facts.iteration + 1, line,
                     facts.cause(known.line), evidence, [f"b {place(line)}", "info node"])
         )  # fmt: skip
-
-
-def _axis_of(call: OperatorCall, at: int | None = None) -> int | None:
-    """The one axis that it is told, at place ``at`` of the arguments where it is not named."""
-    given = call.keywords.get("dim", call.keywords.get("axis"))
-    where = at if at is not None else 2 if "norm" in call.name else 1  # a norm has its order before it
-    if given is None and len(call.arguments) > where:
-        given = call.arguments[where]
-    if isinstance(given, (list, tuple)) and len(given) == 1:
-        given = given[0]
-    return given if isinstance(given, int) and not isinstance(given, bool) else None

@@ -50,3 +50,14 @@ def place(line: SourceLine | None) -> str:
 
 def shape(value: Any) -> list[int]:
     return [int(size) for size in value.shape]
+
+
+def axis_of(call: OperatorCall, at: int | None = None) -> int | None:
+    """The one axis that it is told, at place ``at`` of the arguments where it is not named."""
+    given = call.keywords.get("dim", call.keywords.get("axis"))
+    where = at if at is not None else 2 if "norm" in call.name else 1  # a norm has its order before it
+    if given is None and len(call.arguments) > where:
+        given = call.arguments[where]
+    if isinstance(given, (list, tuple)) and len(given) == 1:
+        given = given[0]
+    return given if isinstance(given, int) and not isinstance(given, bool) else None
