@@ -147,8 +147,7 @@ class EngineEntry:
         self.calls.aside(-1)
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Begun | None:
-        """Count a call, and report it when armed. None: it is adbg's own. Only the user's kill may be raised from
-        here."""
+        """Count a call, and report it when armed. None: it is adbg's own. Raises the user's kill, nothing else."""
         sink = self._sink  # once: a detach on another thread takes it away at any moment
         if self._passing.depth or sink is None:
             return None
