@@ -11,6 +11,7 @@ from adbg.engine.diagnosis.source import called_name, inside, parameters_of, sco
 from adbg.engine.types import SourceLine
 
 _FILLERS = frozenset({"append", "appendleft", "add", "extend", "insert", "update", "setdefault"})
+_CONTAINERS = frozenset({"tuple", "list", "dict"})
 # Decorators: functools.cached_property, lru_cache, memoize, but not memory_efficient
 _CACHES = re.compile(r"cache|memo(?!r)", re.IGNORECASE)
 
@@ -28,9 +29,9 @@ def _stored(line: SourceLine, names: Sequence[str]) -> tuple[SourceLine, str] | 
     for node in sorted(inside(scope) if scope is not None else (), key=lambda node: getattr(node, "lineno", 0)):
         if getattr(node, "lineno", 0) <= line.line:
             continue
-        if isinstance(node, ast.Assign) and isinstance(node.value, (ast.Name, ast.Tuple)):
+        if isinstance(node, ast.Assign):
             kept = [each for each in node.targets if isinstance(each, (ast.Attribute, ast.Subscript))]
-            if kept and _named(node.value) & set(names):
+            if kept and _as_they_are(node.value) & set(names):
                 found = SourceLine(line.file, node.lineno, line.function), ast.unparse(kept[0])
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             found = _stored_by(line.file, node.value, set(names)) or found
@@ -40,7 +41,7 @@ def _stored(line: SourceLine, names: Sequence[str]) -> tuple[SourceLine, str] | 
 def _stored_by(file: str, call: ast.Call, names: set[str]) -> tuple[SourceLine, str] | None:
     """Where a function of the same file that is given one of ``names`` gives it to what outlives the call."""
     called = called_name(call)
-    given = [at for at, each in enumerate(call.args) if isinstance(each, ast.Name) and each.id in names]
+    given = [at for at, each in enumerate(call.args) if _as_they_are(each) & names]
     if not given:
         return None
     functions = [each for each in _functions(file) if each.name == called]
@@ -52,7 +53,7 @@ def _stored_by(file: str, call: ast.Call, names: set[str]) -> tuple[SourceLine, 
     for node in inside(functions[0]):
         kept: list[ast.expr] = []
         if isinstance(node, ast.Assign):
-            plain = isinstance(node.value, (ast.Name, ast.Tuple)) and _named(node.value) & inner
+            plain = _as_they_are(node.value) & inner
             kept = [each for each in node.targets if plain and isinstance(each, (ast.Attribute, ast.Subscript))]
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _FILLERS:
             kept = [node.func.value] if any(_named(each) & inner for each in node.args) else []
@@ -113,6 +114,28 @@ def _functions(file: str) -> Iterator[ast.FunctionDef]:
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.FunctionDef):
             yield node
+
+
+def _as_they_are(expression: ast.expr) -> set[str]:
+    """The variables that a value is, or that it has in it, with their graphs: ``state``, ``(h, c)``, ``tuple(state)``,
+    ``{"cell": c}``, and none of ``(h.detach(), c.detach())``."""
+    if isinstance(expression, ast.Name):
+        return {expression.id}
+    inner: list[ast.expr] = []
+    if isinstance(expression, (ast.Tuple, ast.List)):
+        inner = expression.elts
+    elif isinstance(expression, ast.Dict):
+        inner = expression.values
+    elif isinstance(expression, ast.Call) and ast.unparse(expression.func) in _CONTAINERS:
+        inner = [*expression.args, *(each.value for each in expression.keywords)]
+    elif isinstance(expression, (ast.ListComp, ast.GeneratorExp)) and isinstance(expression.elt, ast.Name):
+        inner = [each.iter for each in expression.generators]
+    found: set[str] = set()
+    for each in inner:
+        whole = each.value if isinstance(each, ast.Starred) else each
+        plain = not any(isinstance(part, ast.Call) for part in ast.walk(whole))
+        found |= _as_they_are(whole) or (_named(whole) if plain else set())
+    return found
 
 
 def _named(expression: ast.expr) -> set[str]:

@@ -164,7 +164,10 @@ class Joining(Detector):
             found = kept_on(line, assigned_on(line.file, line.line))
             if found is not None:
                 return found
-        return plain or (shared[-1], "")
+        inner = shared[-1]
+        if plain is not None and plain[0] != inner and plain[0] in used:  # 'loss', which nothing takes again
+            return inner, only[0] if len(only := assigned_on(inner.file, inner.line)) == 1 else ""
+        return plain or (inner, "")
 
 
 def _built(made: Sequence[SourceLine]) -> tuple[SourceLine, str] | None:

@@ -158,6 +158,8 @@ class InPlace(Detector):
             self._silent.by_arrays(running, uses)
 
     def backward_end(self, running: Running, error: BaseException | None) -> None:
+        if len(running.chain) == 1:
+            self._silent.ends(error)
         if error is None:
             return
         told = _NOW.search(str(error))

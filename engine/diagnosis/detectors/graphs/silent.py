@@ -58,6 +58,7 @@ class Silent:
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
         self._arrays: dict[int, SourceLine | None] = {}  # memory that arrays share -> where that was made
+        self._late: Finding | None = None  # of a node of an earlier iteration, until the backward at hand has gone well
         self._holders: dict[int, Any] = {}  # the same -> the tensor that an array of it keeps alive
         self._shared: dict[tuple[int, tuple[int, int]], Shared] = {}  # by memory, and which part of it
 
@@ -150,7 +151,8 @@ class Silent:
                 f"the array made at {place(line)} shares the memory of a tensor, and is written behind autograd's back"
             )
         proof = f"the bytes of the tensor changed between the operator that saved it and backward {running.call.number}"
-        self._tell(running, key, line, message, [proof, f"the array was made at {place(shared.line)}"], 0.85)
+        evidence = [proof, f"the array was made at {place(shared.line)}"]
+        self.facts.tell(self._found(running, key, line, message, evidence, 0.85))
 
     def _by_saved(self, running: Running, shared: dict[tuple[int, tuple[int, int]], Shared], uses: list[Use]) -> None:
         """The tensor that the array was made of is gone (``x.detach().numpy()``): its memory is that of what a node
@@ -196,7 +198,7 @@ class Silent:
                 own = custom and version is not None and write.after is not None and version >= write.after
                 later = write.mark is not None and seq is not None and seq < write.mark and not own
                 if later and write.where & where and _overlap(span, write.span):
-                    self._report(running, key, write, f"saved {name}")
+                    self.facts.tell(self._found_of(running, key, write, f"saved {name}"))
                     break
 
     def _behind(self, uses: list[Use], writes: list[Write]) -> list[Write]:
@@ -233,8 +235,20 @@ class Silent:
                     value = ref()
                     same = value is not None and self.facts.backend.version_of(value) == version
                     if where & write.where and same:
-                        self._report(running, key, write, "needs it as it was")
+                        found = self._found_of(running, key, write, "needs it as it was")
+                        if use.iteration < self.facts.iteration - 1:  # forwards run before their backward is counted
+                            self._late = found
+                        else:
+                            self.facts.tell(found)
                         return
+
+    def ends(self, error: BaseException | None) -> None:
+        """A backward ends that ``by_writes`` was asked about. Where a graph spans two iterations, the step in between
+        has written to what the older half needs; and where the framework hides what nodes saved, it hides that an
+        earlier backward has freed it. The one that runs into that raises: it computes no gradient of the new value."""
+        late, self._late = self._late, None
+        if late is not None and error is None:
+            self.facts.tell(late)
 
     @staticmethod
     def _hidden(running: Running) -> bool:
@@ -251,7 +265,7 @@ class Silent:
                     where = frozenset(at for at, _ in self.facts.backend.storages(each.value))
                     yield key, each.name, where, span_of(each.value), self.facts.backend.version_of(each.value)
 
-    def _report(self, running: Running, key: int, write: Write, how: str) -> None:
+    def _found_of(self, running: Running, key: int, write: Write, how: str) -> Finding:
         node, _ = self.facts.node(running.call, key)
         what = write.leaf or "a tensor"
         needs = node.unique_name or "a node"
@@ -265,19 +279,19 @@ class Silent:
         ]
         if write.leaf:
             evidence.append("an update of parameters belongs behind the backward that uses them")
-        self._tell(running, key, write.line, message, evidence, 0.85)
+        return self._found(running, key, write.line, message, evidence, 0.85)
 
-    def _tell(
+    def _found(
         self, running: Running, key: int | None, line: SourceLine | None, message: str, evidence: list[str], sure: float
-    ) -> None:
+    ) -> Finding:
         facts = self.facts
         node, forward = facts.node(running.call, key) if key is not None else (None, None)
         if forward is not None:
             evidence.append(f"saved at {place(forward)}: {facts.text_of(forward)}")
         name = node.unique_name if node is not None else None
-        facts.tell(
-            Finding(0, "silent-overwrite", "error", sure, message, node, running.call.number, None, forward,
-                    facts.cause(line), evidence, [f"b {name}", "info node"] if name else ["info graph"])
+        return Finding(
+            0, "silent-overwrite", "error", sure, message, node, running.call.number, None, forward,
+            facts.cause(line), evidence, [f"b {name}", "info node"] if name else ["info graph"],
         )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ HEAD = {
 import torch
 from torch import nn
 torch.manual_seed(0)
-Module, noise, BatchNorm = nn.Module, torch.randn, nn.BatchNorm1d
+Module, noise, join, BatchNorm = nn.Module, torch.randn, torch.cat, nn.BatchNorm1d
 def sgd(parameters):
     return torch.optim.SGD(list(parameters), lr=0.01)
 def unfreeze(module, free):
@@ -23,7 +23,7 @@ def unfreeze(module, free):
 import paddle
 from paddle import nn
 paddle.seed(0)
-Module, noise, BatchNorm = nn.Layer, lambda *shape: paddle.randn(shape), nn.BatchNorm1D
+Module, noise, join, BatchNorm = nn.Layer, lambda *shape: paddle.randn(shape), paddle.concat, nn.BatchNorm1D
 def sgd(parameters):
     return paddle.optimizer.SGD(0.01, parameters=list(parameters))
 def unfreeze(module, free):
@@ -155,17 +155,50 @@ for _ in range(3):
     optimizer.CLEAR()
 """
 
+# A state of two parts, which an object keeps as a list of its own; or in a way that the source does not tell.
+PARTS = """
+class Register:
+    def __init__(self):
+        self.parts = [noise(8, 4) * 0, noise(8, 4) * 0]
+    def swap(self, fresh):
+        KEEP
+class Net(Module):
+    def __init__(self, register):
+        super().__init__()
+        self.mix, self.read, self.register = nn.Linear(11, 4), nn.Linear(4, 1), register
+    def forward(self, x):
+        fast, slow = self.register.parts
+        fast = self.mix(join([x, fast, slow], 1)).tanh()
+        slow = 0.9 * slow + 0.1 * fast
+        self.register.swap((fast, slow))
+        return self.read(slow)
+net = Net(Register())
+optimizer = sgd(net.parameters())
+for step in range(5):
+    loss = net(noise(8, 3)).square().mean()
+    optimizer.CLEAR()
+    loss.backward()
+    optimizer.step()
+"""
+LISTED = PARTS.replace("KEEP", "self.parts = list(fresh)  # CAUSE")
+HIDDEN = PARTS.replace("KEEP", "vars(self).update(parts=list(fresh))")
+APART = PARTS.replace("KEEP", "self.parts = [each.detach() for each in fresh]")
+# The parts as they were go into a history, as numbers; what is kept beside that has no graph.
+COPIED = PARTS.replace("KEEP", "self.parts = list(map(lambda each: each.detach() * 1.0, fresh))").replace(
+    "swap((fast, slow))", "swap([fast, slow]); self.register.last = tuple([float(slow.sum())])"
+)
+
 BUGGY = {
     "built": (BUILT, "second-backward"), "bank": (BANK, "second-backward"), "queue": (QUEUE, "second-backward"),
-    "meter": (METER, "graph-kept"),
+    "meter": (METER, "graph-kept"), "listed": (LISTED, "second-backward"),
 }  # fmt: skip
-HEALTHY = {"later": LATER, "unfrozen": UNFROZEN}
+HEALTHY = {"later": LATER, "unfrozen": UNFROZEN, "apart": APART, "copied": COPIED}
 
 
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     clear = "zero_grad" if request.param == "torch" else "clear_grad"
-    programs = {name: text for name, (text, _) in BUGGY.items()} | HEALTHY
+    programs = {name: text for name, (text, _) in BUGGY.items()} | HEALTHY | {"hidden": HIDDEN}
     texts = {name: HEAD[request.param] + text.replace("CLEAR()", f"{clear}()") for name, text in programs.items()}
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
 
@@ -179,6 +212,13 @@ each = pytest.mark.parametrize(
 @pytest.mark.parametrize("name", BUGGY)
 def test_the_line_that_keeps_the_graph(runs: dict[str, Run], name: str) -> None:
     runs[name].check_first(BUGGY[name][1])
+
+
+@each
+def test_what_is_kept_unseen_is_named_where_it_was_made(runs: dict[str, Run]) -> None:
+    """And not the loss, which nothing takes again."""
+    first = runs["hidden"].check_first("second-backward")
+    assert first["cause"]["text"].startswith(("fast = ", "slow = ")) and "'loss'" not in first["message"], first
 
 
 @each

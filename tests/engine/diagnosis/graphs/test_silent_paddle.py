@@ -105,7 +105,29 @@ HEALTHY = """
         print(step, seen.item(), loss.item(), cost.item())
 """
 
-CASES = [("silent-overwrite", STEP), ("silent-overwrite", COPY), ("silent-overwrite", MIDDLE)]
+# A state is carried on with its graph, which each backward retains: the step in between writes to what the older half
+# of the next graph needs.
+RETAINED = """
+import paddle
+from paddle import nn
+paddle.seed(0)
+cell, head = nn.Linear(12, 8), nn.Linear(8, 1)
+optimizer = paddle.optimizer.SGD(0.01, parameters=[*cell.parameters(), *head.parameters()])
+state = paddle.zeros([2, 8])
+for step in range(4):
+    state = paddle.tanh(cell(paddle.concat([paddle.randn([2, 4]), state], 1)))
+    loss = head(state).square().mean()
+    loss.backward(retain_graph=True)
+    optimizer.step()  # CAUSE
+    optimizer.clear_grad()
+"""
+# The same, freed: the backward that would need it raises, and computes nothing of the new value.
+FREED = RETAINED.replace("retain_graph=True", "").replace("  # CAUSE", "").replace("], 1)))", "], 1)))  # CAUSE")
+
+CASES = [
+    ("silent-overwrite", STEP), ("silent-overwrite", COPY), ("silent-overwrite", MIDDLE),
+    ("silent-overwrite", RETAINED), ("second-backward", FREED),
+]  # fmt: skip
 PROGRAMS = numbered(CASES) | {"healthy": HEALTHY}
 
 
@@ -116,3 +138,8 @@ def test_behind_autograds_back(runs: dict[str, Run], name: str) -> None:
 
 def test_writes_that_no_graph_minds(runs: dict[str, Run]) -> None:
     runs["healthy"].check_healthy()
+
+
+def test_a_backward_that_raises_computes_nothing_of_a_new_value(runs: dict[str, Run]) -> None:
+    run = next(each for name, each in runs.items() if name.startswith("second-backward"))
+    assert [each["kind"] for each in run.every] == ["second-backward"], str(run)
