@@ -8,6 +8,7 @@ from typing import Any
 
 from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
+from adbg.engine.diagnosis.detectors.graphs.attention import Attention
 from adbg.engine.diagnosis.detectors.graphs.calls import axis_of, line_of, place, plain, shape
 from adbg.engine.diagnosis.detectors.graphs.exchanged import Exchanged
 from adbg.engine.diagnosis.detectors.graphs.marks import Marked, Marks
@@ -42,19 +43,20 @@ class _Along:
 @detector("wrong-axis")
 class WrongAxis(Detector):
     """A softmax along one axis of which one element each is then picked along another (the class of every token, of
-    what was made to add up to 1 over the tokens). A reshape to the sizes that a transpose would have made, before a
-    loss that takes one of these axes for the classes, or before what works along one of the two axes, where a transpose
-    or a stack had made them, or batches of other sizes show which one is the batch. And what was reduced over one axis
-    without keepdim meets its source, where a broadcast lines it up with another axis; seen where sizes are equal, for
-    else it raises.
+    what was made to add up to 1 over the tokens), or whose product with the values of an attention sums over another.
+    A reshape to the sizes that a transpose would have made, before a loss that takes one of these axes for the classes,
+    or before what works along one of the two axes, where a transpose or a stack had made them, or batches of other
+    sizes show which one is the batch. And what was reduced over one axis without keepdim meets its source, where a
+    broadcast lines it up with another axis; seen where sizes are equal, for else it raises.
 
     Evidence: both lines, the shapes and the axes.
     Mistaken for: positions that are picked with all of their classes, which is told apart by the index: it is the same
     for all classes. Experts that choose their tokens, pairs of a contrastive loss in another order: what a gather picks
-    is only a note, what a loss picks (nll_loss, ctc_loss) a warning. What was reshaped twice may lie as it is meant to,
-    and rows that are kept whole do, or that are merged again before their order counts, or whose targets change places
-    with them (all not told). A normalisation of a symmetric matrix: of
-    reductions only a note is told.
+    is only a note, what a loss picks (nll_loss, ctc_loss) a warning. Soft assignments to clusters, whose scores a layer
+    or learnt centers give, or which are divided by their sums (not told). What was reshaped twice may lie as it is
+    meant to, and rows that are kept whole do, or that are merged again before their order counts, or whose targets
+    change places with them (all not told). A normalisation of a symmetric matrix: of reductions, and of an attention
+    over as many queries as keys, only a note is told.
     Cost: in sampled iterations a look at each operator's name; once the index is read.
     """
 
@@ -66,6 +68,7 @@ class WrongAxis(Detector):
         self._normalised: Marks[_Along] = Marks()
         self._reshaped = Reshaped(facts)
         self._exchanged = Exchanged(facts)
+        self._attention = Attention(facts, self._sums)
 
     def operator(self, call: OperatorCall) -> None:
         if call.error is not None or not call.results or not call.operands:
@@ -83,9 +86,11 @@ class WrongAxis(Detector):
         self._softmax(call, name, result)
         self._reshaped.operator(call)
         self._exchanged.operator(call)
+        self._attention.operator(call, name)
 
     def iteration_end(self) -> None:
         self._exchanged.iteration_end()
+        self._attention.iteration_end()
 
     def _softmax(self, call: OperatorCall, name: str, result: Any) -> None:
         sizes = shape(call.operands[0])
