@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain
 from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.diagnosis.source import scope_at
 from adbg.engine.outside import suppress
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.running_call import Running
@@ -86,9 +87,9 @@ class Silent:
         """An operator that makes a node took what lies there."""
         self._forget_gone(value, where)
         if not where <= self._arrays.keys():
-            if not _is_foreign(value):
+            if not is_foreign(value):
                 return
-            self._arrays.update(dict.fromkeys(where, _sharing(line)))
+            self._arrays.update(dict.fromkeys(where, sharing(line)))
         digest = self._digest(value)
         if digest is not None:
             # Only the part that was taken: another part of a ring of buffers may be filled meanwhile.
@@ -315,7 +316,7 @@ def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
     return one[0] < other[1] and other[0] < one[1]
 
 
-def _is_foreign(value: Any) -> bool:
+def is_foreign(value: Any) -> bool:
     """Whether its memory is not the framework's: that of an array, which no operator tells of (``from_numpy``)."""
     if value.requires_grad or not value.is_leaf or not getattr(value, "is_cpu", False):
         return False
@@ -331,14 +332,14 @@ def _is_own(value: Any) -> bool:
     return False
 
 
-def _sharing(line: SourceLine | None) -> SourceLine | None:
+def sharing(line: SourceLine | None) -> SourceLine | None:
     """Where in the file of ``line`` a tensor is made over an array: above it, if there is one."""
     if line is None:
         return None
     lines = linecache.getlines(line.file)
     for at in (*range(line.line, 0, -1), *range(line.line + 1, len(lines) + 1)):
-        if re.search(r"\b(from_numpy|as_tensor|asarray|frombuffer)\(", lines[at - 1].partition("#")[0]):
-            return SourceLine(line.file, at, line.function)
+        if re.search(r"(?<!def )\b(from_numpy|as_tensor|asarray|frombuffer)\(", lines[at - 1].partition("#")[0]):
+            return SourceLine(line.file, at, getattr(scope_at(line.file, at), "name", "<module>"))
     return None
 
 
