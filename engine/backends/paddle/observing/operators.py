@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import paddle
+from paddle.base.framework import EagerParamBase
 
 from adbg.engine.backends.base import Need, OperatorCall, Tap, Watcher
 from adbg.engine.backends.common.observing.operands import tensors_in
@@ -31,6 +32,7 @@ _MORE = (
 )  # fmt: skip
 _NAMES = {"_setitem_dygraph": "__setitem__", "_getitem_dygraph": "__getitem__", "_getitem_from_offset": "__getitem__"}
 _FACTS = frozenset({"contiguous"})
+_INTO_PARAMETER = "_set_impl"  # what ``nn.Parameter(x)`` and ``EagerParamBase.from_tensor(x)`` come down to
 _Place = tuple[Any, str, Any, Any]  # owner, name, original, ours
 
 
@@ -60,6 +62,7 @@ class OperatorTap(Tap):
             self._places = [(owner, name, was, _function(self, name, was)) for owner, name, was in functions()]
             self._places += [(owner, name, was, _method(self, name, was)) for owner, name, was in methods()]
             self._places += [(owner, name, was, _whole(self, name, was)) for owner, name, was in _more()]
+            self._places += [(owner, name, was, _into_parameter(self, was)) for owner, name, was in _impl()]
             self._compilers = [(owner, name, was, _compiling(self, was)) for owner, name, was in compilers()]
         self._wrapped = [(owner, name, was, _function(self, name, was)) for owner, name, was in _handwritten()]
         for owner, name, original, ours in (*self._places, *self._wrapped, *self._compilers):
@@ -113,6 +116,17 @@ class OperatorTap(Tap):
                 inside.depth -= 1
 
         return self.call(watcher, name, run, args, kwargs)
+
+    def parameter_made(self, made: Any, data: Any) -> None:
+        """Of a tensor with a graph: of any other one nothing is cut."""
+        watcher = self.watched()
+        if watcher is None or self.thread != threading.get_ident():
+            return
+        with suppress(Exception):
+            if isinstance(made, EagerParamBase) and not data.stop_gradient and not data.is_leaf:
+                call = OperatorCall("Parameter", (data,), (_version(data),), (made,), (), private.has_grad())
+                call.arguments = (data,)
+                self._tell(watcher, call)
 
     def _tell(self, watcher: Watcher, call: OperatorCall) -> None:
         self._inside.telling = True
@@ -186,6 +200,20 @@ def _whole(tap: OperatorTap, name: str, original: Callable[..., Any]) -> Any:
     return like(method, original)
 
 
+def _into_parameter(tap: OperatorTap, original: Callable[..., Any]) -> Any:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            result = original(self, *args, **kwargs)
+            if args:
+                tap.parameter_made(self, args[0])
+            return result
+        except BaseException as error:
+            strip_own(error)
+            raise
+
+    return like(method, original)
+
+
 def _compiling(tap: OperatorTap, original: Callable[..., Any]) -> Any:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         tap.compiles()
@@ -211,3 +239,9 @@ def _more() -> Iterator[tuple[Any, str, Any]]:
         value = vars(paddle.Tensor).get(name)
         if value is not None:
             yield paddle.Tensor, name, value
+
+
+def _impl() -> Iterator[tuple[Any, str, Any]]:
+    value = vars(paddle.Tensor).get(_INTO_PARAMETER)
+    if value is not None:
+        yield paddle.Tensor, _INTO_PARAMETER, value

@@ -1,5 +1,7 @@
 """Every operator that the user's code calls on torch: a function mode, which sees calls as they are written.
 
+``nn.Parameter(x)`` of what was computed is told as one: torch makes it behind the mode's back, and it cuts the graph.
+
 torch takes a mode off its stack while it handles a call, and while an overridable function of Python runs
 (``Tensor.backward``, ``F.cross_entropy``): what such a function calls is its own business, and not told.
 
@@ -63,6 +65,7 @@ class OperatorTap(Tap):
         self._mode: Any = None
         self._handle: Any = None
         self._compile: tuple[Any, Any] | None = None  # torch's, and what stands in for it
+        self._parameter: tuple[Any, Any] | None = None  # the same of ``Parameter.__new__``
         self._asked: tuple[Any, Any] | None = None  # the same of ``torch.overrides.has_torch_function``
         self.watcher: Watcher | None = None
         self.problem = ""
@@ -79,6 +82,8 @@ class OperatorTap(Tap):
             self._stand_in()
         if self._asked is None:
             self._keep_fast_paths()
+        if self._parameter is None:
+            self._watch_parameters()
         self._lines_told.put_in()
         self._backward.put_in()
         if self._mode is None:
@@ -102,6 +107,11 @@ class OperatorTap(Tap):
             if overrides.has_torch_function is ours:
                 overrides.has_torch_function = theirs
             self._asked = None
+        if self._parameter is not None:
+            theirs, ours = self._parameter
+            if vars(torch.nn.Parameter).get("__new__") is ours:
+                torch.nn.Parameter.__new__ = theirs  # type: ignore[method-assign]
+            self._parameter = None
         self._leave()
 
     def _leave(self) -> None:
@@ -167,7 +177,37 @@ class OperatorTap(Tap):
         self._asked = theirs, has_torch_function
         overrides.has_torch_function = has_torch_function  # type: ignore[assignment]
 
+    def _watch_parameters(self) -> None:
+        theirs = vars(torch.nn.Parameter)["__new__"]
+        original = theirs.__func__
+
+        @functools.wraps(original)
+        def new(*args: Any, **kwargs: Any) -> Any:
+            try:
+                made = original(*args, **kwargs)
+                self.parameter_made(args[1] if len(args) > 1 else kwargs.get("data"), made)
+                return made
+            except BaseException as error:
+                strip_own(error)
+                raise
+
+        ours = staticmethod(new)
+        self._parameter = theirs, ours
+        torch.nn.Parameter.__new__ = ours  # type: ignore[method-assign]
+
     # ---- on the program's threads
+
+    def parameter_made(self, data: Any, made: Any) -> None:
+        """Of a tensor with a graph: of any other one nothing is cut."""
+        watcher, aside = self.watcher, self._aside
+        if watcher is None or watcher.deaf or aside.telling or aside.depth or type(data) is not torch.Tensor:
+            return
+        with suppress(Exception):
+            if data.grad_fn is None or private.tracing() or self._mode not in _stack():
+                return
+            call = OperatorCall("Parameter", (data,), (_version(data),), (), (), private.grad_mode())
+            call.arguments = (data,)
+            self._tell(watcher, call, made)
 
     def name_of(self, function: Any) -> str:
         """ "" for what is not told."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adbg.engine.backends.base import OperatorCall
-from adbg.engine.diagnosis.detectors.graphs.calls import plain, writes
+from adbg.engine.diagnosis.detectors.graphs.calls import place, plain, writes
 from adbg.engine.types import SourceLine
 
 #: Results that depend on shapes alone.
@@ -23,6 +23,7 @@ _KEEP = frozenset({"expand_as", "view_as", "type_as", "new_tensor", "bernoulli"}
 #: What gives numbers that are no tensors.
 LEAVES_GRAPH = frozenset({"item", "tolist", "numpy", "__float__", "__int__", "__array__", "__index__", "__complex__"})
 ROUNDS = frozenset({"round", "floor", "ceil", "sign", "sgn", "trunc", "fix", "heaviside", "floor_divide", "floordiv"})
+MAKES_LEAF = "Parameter"  # of a tensor that has a graph
 UNRECORDED = "it is computed under no_grad"
 _MOST = 8000
 
@@ -130,7 +131,7 @@ class Flow:
                     continue  # written in place: a parameter's own initialisation, or a step
                 bit = 1 << leaf.place
                 cut = (
-                    1 << self._at(self._cut_at, self.cuts, Cut(name, lines, _why(call, result)), gradients)
+                    1 << self._at(self._cut_at, self.cuts, Cut(name, lines, self._why(call, result)), gradients)
                     if gradients
                     else 0
                 )
@@ -138,8 +139,15 @@ class Flow:
                 continue
             reaching = gradients if result.requires_grad else 0
             lost = gradients & ~reaching
-            cut = 1 << self._at(self._cut_at, self.cuts, Cut(name, lines, _why(call, result)), lost) if lost else 0
+            cut = 1 << self._at(self._cut_at, self.cuts, Cut(name, lines, self._why(call, result)), lost) if lost else 0
             self._set(result, Known(weakref.ref(result), values, reaching, cuts | cut, rounds | turn, line, name))
+
+    def _why(self, call: OperatorCall, result: Any) -> str:
+        if call.name != MAKES_LEAF:
+            return _why(call, result)
+        made = self.of(call.operands[0])
+        what = f"what {made.name} at {place(made.line)} computed" if made is not None else "what was computed"
+        return f"it makes a leaf of its own of {what}, where the gradient stops: compute with the tensor itself"
 
     def _reach(self, operand: Any, call: OperatorCall) -> tuple[int, int, int, int]:
         wants = operand.requires_grad
@@ -173,17 +181,17 @@ class Flow:
 
     def _at(self, places: dict[tuple[str, SourceLine | None], int], rows: list[Cut], row: Cut, lost: int) -> int:
         key = row.name, row.lines[0] if row.lines else None
-        place = places.get(key)
-        if place is None:
-            place = places[key] = len(rows)
+        at = places.get(key)
+        if at is None:
+            at = places[key] = len(rows)
             rows.append(row)
-        rows[place].lost |= lost
-        return place
+        rows[at].lost |= lost
+        return at
 
     def _escape(self, escape: Cut, cuts: int) -> None:
         """Numbers left: those of a tensor that was cut before are that cut's."""
-        for place, cut in enumerate(self.cuts):
-            if cuts >> place & 1 and cut.lost & escape.lost:
+        for at, cut in enumerate(self.cuts):
+            if cuts >> at & 1 and cut.lost & escape.lost:
                 escape = Cut(cut.name, cut.lines, cut.why, escape.lost & cut.lost, cut.hidden)
                 break
         key = escape.name, escape.lines[:1]

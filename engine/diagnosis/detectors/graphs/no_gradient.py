@@ -41,7 +41,7 @@ class Held:
 @detector("no-gradient", "rounded-gradient", "non-leaf-gradient")
 class NoGradient(Detector):
     """A parameter of an optimizer never gets a gradient, with the line that lost it: detach(), .data, no_grad, numbers
-    that left the graph (item, tolist, numpy), a new tensor made of values, an integer result, or no use at all.
+    that left the graph (item, tolist, numpy), a tensor or Parameter made of values, an integer result, no use at all.
     "rounded-gradient": the way to the loss goes through round, floor or sign, whose derivative is 0.
     "non-leaf-gradient": an optimizer holds, or the script reads .grad of, what an operator made of a parameter.
     Gradients that were switched off and never on again are told by the line of the switch.
