@@ -8,6 +8,8 @@ import pytest
 
 paddle = pytest.importorskip("paddle")
 
+from paddle.base.framework import EagerParamBase  # noqa: E402
+
 from adbg.engine.backends.base import OperatorCall, Watcher  # noqa: E402
 from adbg.engine.backends.paddle.observing.operators import OperatorTap  # noqa: E402
 
@@ -96,3 +98,16 @@ def test_the_program_compiles(tap):
     before = len(told.calls)
     paddle.ones([2])
     assert len(told.calls) == before
+
+
+def test_a_parameter_of_what_has_a_graph_is_told(tap):
+    _, told = tap
+    x = paddle.ones([2])
+    x.stop_gradient = False
+    y = x * 2
+    made = EagerParamBase.from_tensor(y)
+    EagerParamBase.from_tensor(paddle.zeros([2]))
+    EagerParamBase.from_tensor(y.detach())
+    (call,) = [each for each in told.calls if each.name == "Parameter"]
+    assert call.operands[0] is y and call.results[0] is made
+    assert call.lines[0].line == test_a_parameter_of_what_has_a_graph_is_told.__code__.co_firstlineno + 5

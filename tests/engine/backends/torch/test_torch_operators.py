@@ -191,3 +191,24 @@ def test_a_view_that_torch_lets_nobody_ask_about_is_left_out(tap):
     torch.nn.Embedding(4, 2, padding_idx=0)
     assert ["fill_"] in asked, "told, without the view that was filled"
     assert ["normal_", True, True] in asked
+
+
+def test_a_parameter_of_what_has_a_graph_is_told():
+    Parameter = torch.nn.Parameter
+    before = vars(Parameter)["__new__"]
+    x = torch.ones(2, requires_grad=True)
+    y = x * 2
+    tap, told = OperatorTap(), Told()
+    tap.put_in(told)
+    try:
+        made = Parameter(y)
+        Parameter(torch.zeros(2))
+        Parameter(x)
+        Parameter(y.detach(), requires_grad=False)
+        assert type(made) is Parameter and made.is_leaf and made.data_ptr() == y.data_ptr()
+    finally:
+        tap.take_out()
+    assert vars(Parameter)["__new__"] is before
+    (call,) = [each for each in told.calls if each.name == "Parameter"]
+    assert call.operands[0] is y and call.results[0] is made
+    assert call.lines[0].line == test_a_parameter_of_what_has_a_graph_is_told.__code__.co_firstlineno + 8
