@@ -11,8 +11,8 @@ from adbg.engine.backends.base import SlotCheck
 from adbg.engine.diagnosis.detectors.functions.effects import plain_code
 from adbg.engine.diagnosis.source import called_name, function_named
 
-_STEPS = frozenset({"round", "floor", "ceil", "trunc", "sign", "sgn", "heaviside", "fake_quantize_per_tensor_affine"})
-_WORDS = re.compile(
+STEPS = frozenset({"round", "floor", "ceil", "trunc", "sign", "sgn", "heaviside", "fake_quantize_per_tensor_affine"})
+WORDS = re.compile(
     r"surrogate|straight.?through|\bSTE\b|STE(?=[A-Z_]|$)|(?<![a-z])guided|deconvnet|jacobian.?free|"
     r"(?:pseudo|proxy|approximate[ds]?|biased).{0,3}(?:gradient|derivative)|gradient.{0,3}estimator",
     re.I,
@@ -23,7 +23,7 @@ def surrogate(function: type, wrong: Sequence[SlotCheck]) -> str:
     """What says so, or "". A mistake in a formula has none of these."""
     if all(check.nonlinear for check in wrong):
         return "its backward is not linear in the gradient that it is given, as each derivative is"
-    found = _WORDS.search(_text(function))
+    found = WORDS.search(_text(function))
     if found is not None:
         return f"it says so of itself: {found[0]}"
     if _settles(function):
@@ -36,7 +36,7 @@ def rounds(function: type) -> str:
     is another one on purpose, and no finite difference tells which one was meant."""
     tree = _tree(function, "forward")
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)] if tree is not None else []
-    return next((name for call in calls if (name := called_name(call)).rstrip("_") in _STEPS), "")
+    return next((name for call in calls if (name := called_name(call)).rstrip("_") in STEPS), "")
 
 
 def _tree(function: type, method: str) -> ast.FunctionDef | ast.AsyncFunctionDef | None:

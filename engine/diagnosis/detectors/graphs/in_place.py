@@ -12,6 +12,7 @@ from typing import Any
 from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, detector
 from adbg.engine.diagnosis.detectors.graphs.calls import place, plain, shape, writes
 from adbg.engine.diagnosis.detectors.graphs.silent import Silent, idle_operands, span_of
+from adbg.engine.diagnosis.detectors.graphs.untracked import Untracked
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.outside import suppress
 from adbg.engine.protocol.messages import Finding, FoundAt
@@ -63,7 +64,8 @@ class InPlace(Detector):
     """A tensor that an operator saved for its backward was overwritten before that backward ran, so that backward
     raised "modified by an inplace operation": the line that wrote, through which view, and the line that saved it.
     "silent-overwrite": it was overwritten where no version moves (.data, an array of numpy, an optimizer of Paddle):
-    backward then computes wrong gradients without a word.
+    backward then computes wrong gradients without a word. Or what an operator made is changed so before another one
+    takes it: gradients flow as if it had not been (a warning).
     Evidence: the versions of the tensor before and after each write, the node that needed the old value, its line.
     Mistaken for: nothing known, backward itself has raised; of the silent kind, a write that changes no value. What
     only the gradient of another operand would need, which takes none (the weight of a first layer), may be written to.
@@ -79,6 +81,7 @@ class InPlace(Detector):
         self._writes: deque[Write] = deque(maxlen=_MOST)
         self._seen = False
         self._silent = Silent(facts)
+        self._untracked = Untracked(facts)
         self._hides = not facts.backend.capabilities.saved_tensors
 
     def applied(self) -> bool:
@@ -113,12 +116,23 @@ class InPlace(Detector):
             idle = idle_operands(call)
             use = Use(self._clock, call.name, line, takes, makes, self.facts.iteration, node, idle)
             self._uses.append(use)
+            self._note_values(call, line, (*made, *changed), use)
             if not self._hides:
                 for value, (where, _, _) in zip(call.operands, takes, strict=True):
                     self._silent.took(value, where, line)
         shared = self._silent.shares(call)
         if shared is not None:
             self._silent.note(call, self._where(shared), shared, weakref.ref(shared))
+
+    def _note_values(self, call: OperatorCall, line: SourceLine | None, results: tuple[Any, ...], use: Use) -> None:
+        if call.in_backward:
+            return
+        untracked = self._untracked
+        if untracked.waiting:
+            for value, (where, _, _) in zip(call.operands, use.takes, strict=False):
+                untracked.took(results[0], line, value, where)
+        for value, (where, _, _) in zip(results, use.makes, strict=True):
+            untracked.made(call, line, value, where)
 
     def _node(self, value: Any) -> int:
         return self.facts.backend.node_address(value.grad_fn) or 0
@@ -138,9 +152,12 @@ class InPlace(Detector):
         line: SourceLine | None,
         named: bool,
     ) -> None:
+        where = self._where(value)
+        if named:
+            self._untracked.wrote(call, line, value, where)
         leaf = self.facts.title_of(value) or "a parameter" if value.is_leaf and value.requires_grad else ""
         self._writes.append(
-            Write(self._clock, call.name, line, self._where(value), before, after, shape(value), leaf,
+            Write(self._clock, call.name, line, where, before, after, shape(value), leaf,
                   self.facts.iteration, named, self.facts.backend.made_so_far(), span_of(value))
         )  # fmt: skip
 
@@ -156,6 +173,8 @@ class InPlace(Detector):
             self._silent.by_writes(running, uses, writes)
         if self._silent:
             self._silent.by_arrays(running, uses)
+        if self._untracked.waiting:
+            self._untracked.report(running, self._silent.told)
 
     def backward_end(self, running: Running, error: BaseException | None) -> None:
         if len(running.chain) == 1:

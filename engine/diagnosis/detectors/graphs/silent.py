@@ -62,6 +62,7 @@ class Silent:
         self._late: Finding | None = None  # of a node of an earlier iteration, until the backward at hand has gone well
         self._holders: dict[int, Any] = {}  # the same -> the tensor that an array of it keeps alive
         self._shared: dict[tuple[int, tuple[int, int]], Shared] = {}  # by memory, and which part of it
+        self.told: set[tuple[str, int]] = set()  # lines that write
 
     # ---- arrays that share memory
 
@@ -139,7 +140,7 @@ class Silent:
                 continue
             shared.used = False
             saved = self._saved(running)
-            key = next((key for key, _, lies, span, _ in saved if at in lies and _overlap(span, shared.span)), None)
+            key = next((key for key, _, lies, span, _ in saved if at in lies and overlap(span, shared.span)), None)
             if key is None and running.call.order() and not self._hidden(running):
                 continue
             self._tell_array(running, key, shared)
@@ -198,7 +199,7 @@ class Silent:
                 # counter of that, then, which backward looks at.
                 own = custom and version is not None and write.after is not None and version >= write.after
                 later = write.mark is not None and seq is not None and seq < write.mark and not own
-                if later and write.where & where and _overlap(span, write.span):
+                if later and write.where & where and overlap(span, write.span):
                     self.facts.tell(self._found_of(running, key, write, f"saved {name}"))
                     break
 
@@ -286,6 +287,8 @@ class Silent:
         self, running: Running, key: int | None, line: SourceLine | None, message: str, evidence: list[str], sure: float
     ) -> Finding:
         facts = self.facts
+        if line is not None:
+            self.told.add((line.file, line.line))
         node, forward = facts.node(running.call, key) if key is not None else (None, None)
         if forward is not None:
             evidence.append(f"saved at {place(forward)}: {facts.text_of(forward)}")
@@ -312,7 +315,7 @@ def span_of(value: Any) -> tuple[int, int]:
     return _EVERYWHERE
 
 
-def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
+def overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
     return one[0] < other[1] and other[0] < one[1]
 
 
