@@ -64,6 +64,8 @@ class Facts:
         self.born: Callable[[Any], SourceLine | None] = lambda _: None  # where a parameter was made; OPERATORS knows
         self.written: Callable[[Any], SourceLine | None] = lambda _: None  # and where it was initialised by hand
         self.spoilt: Callable[[Sequence[Any]], int | None] = lambda _: None  # the finding of why they are not finite
+        # The finding of gradients clipped too late, of which numbers outgrew their range; 0: it may come to that.
+        self.unclipped: Callable[[], int | None] = lambda: None
         self.with_depth: Callable[[], frozenset[str]] = frozenset  # "vanishing", "exploding": so far, told at the end
 
     # ---- names

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, FunctionCall, Need, OperatorCall, OptimizerEvent, detector
-from adbg.engine.diagnosis.detectors.numbers import saved, values
+from adbg.engine.diagnosis.detectors.numbers import saved, singular, values
 from adbg.engine.diagnosis.detectors.numbers.ledger import Ledger, Made
 from adbg.engine.diagnosis.detectors.numbers.origins import Origins
 from adbg.engine.diagnosis.detectors.numbers.skipped import Skipped
@@ -68,6 +68,7 @@ class NonFinite(Detector):
         self._origins = Origins(facts, self._ledger, self._steps)
         self._calls: dict[int, _Call] = {}
         self._told: list[int] = []  # ids of findings of origins
+        self._held: Finding | None = None  # the first, not told yet: of what it follows is about to be known
         # Of half types, not told if no parameter is harmed: (finding, leaves, the loss scale alone makes it)
         self._pending: list[tuple[Finding, list[str], bool]] = []
         self._skipped = Skipped(facts)
@@ -318,13 +319,25 @@ class NonFinite(Detector):
 
     def _tell(self, finding: Finding) -> None:
         """An origin. What comes in later iterations is a consequence, or the same again."""
-        if not self._told:
-            self._told.append(self.facts.tell(finding))
-            self.needs = Need.STEPS
+        if self._told:
+            return
+        self.needs = Need.STEPS
+        why = self.facts.unclipped() if singular.outgrew(finding.message) else None
+        if why == 0:  # known with the next step
+            self._told.append(0)
+            self._held = finding
+        else:
+            self._told.append(self.facts.tell(replace(finding, victim_of=why or finding.victim_of)))
+
+    def _tell_held(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            self._told = [self.facts.tell(replace(held, victim_of=self.facts.unclipped() or held.victim_of))]
 
     def _began(self, tensors: Sequence[Any]) -> int | None:
         """The finding that tells where it began that one of these is not finite; None for finite ones, or where it is
         not known. Told now where no backward has come yet that would have."""
+        self._tell_held()
         spoilt = [each for each in tensors if any(values.bad(self.facts.backend, each))]
         if not spoilt or self._told:
             return next((each for each in self._told if each in self.facts.findings), None) if spoilt else None
@@ -341,10 +354,12 @@ class NonFinite(Detector):
             if finding is not None:
                 finding.evidence.extend(evidence)
                 self._tell(finding)
+                self._tell_held()
                 return next(iter(self._told), None)
         return None
 
     def iteration_end(self) -> None:
+        self._tell_held()
         pending, self._pending = self._pending, []
         if self._told:
             return
@@ -366,6 +381,7 @@ class NonFinite(Detector):
             self._tell(wrong)
 
     def at_stop(self, point: PausedPoint) -> None:
+        self._tell_held()
         if self._told or point.backend is not self.facts.backend:
             return
         found = self._stopped.judge(point, self._origins.of_node)

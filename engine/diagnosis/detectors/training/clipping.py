@@ -46,6 +46,7 @@ class Clipping(LoopDetector):
         self._late = 0
         self._late_limit = math.inf
         self._by_norm = True  # no element is limited by itself
+        self._told = 0
         self._used: dict[int, float] = {}  # id of an optimizer -> the largest norm of all gradients that a step used
         self._line: SourceLine | None = None
         self._step: SourceLine | None = None
@@ -60,6 +61,7 @@ class Clipping(LoopDetector):
         self._factors: list[float] = []  # by which gradients were divided between clipping and step
         self._limit = math.inf  # the last one
         self._lowest = math.inf
+        facts.unclipped = self._asked
 
     def begins(self, running: Running) -> None:
         self._fresh = True  # no optimizer stepped since
@@ -138,15 +140,22 @@ class Clipping(LoopDetector):
         if math.isfinite(norm):
             self._used[optimizer.key] = max(norm, self._used.get(optimizer.key, 0.0))
 
-    def _fold(self, told: int) -> None:
-        """What the unclipped gradients led to: the weights, and then the numbers that are computed of them, outgrew
-        their range."""
+    def _asked(self) -> int | None:
+        """Numbers have outgrown their range: the finding that says why, if these are the weights' own steps."""
+        if self._useful or not self._late or not self._far_beyond():
+            return None
+        return self._tell_late() if self._late >= 2 else 0
+
+    def _far_beyond(self) -> bool:
         norm = max(self._used.values(), default=0.0)
         if not self._by_norm:  # of clip_grad_value_: at least one element is as large
             held = [each for optimizer in self.ledger.optimizers.values() for each in optimizer.held]
             norm /= math.sqrt(max(1, sum(math.prod(each.shape) for each in held)))
-        if norm < _MUCH * self._late_limit:
-            return
+        return norm >= _MUCH * self._late_limit
+
+    def _fold(self, told: int) -> None:
+        """What the unclipped gradients led to: the weights, and then the numbers that are computed of them, outgrew
+        their range."""
         for each in list(self.facts.findings.values()):
             grown = each.kind == "large-update" or (each.kind == "nonfinite" and outgrew(each.message))
             if grown and each.victim_of is None and each.severity != "note":
@@ -158,15 +167,13 @@ class Clipping(LoopDetector):
     def end(self) -> None:
         stepped = sum(each.steps for each in self.ledger.optimizers.values())
         if self._late >= 2 and not self._useful and stepped:
-            backward = self.ledger.backward_line
-            text = "gradients are clipped outside of backward and step: each step uses them unclipped"
-            evidence = [
-                f"clipping in {place(self._line)} ran {self._late} times, each time with no backward between the last "
-                "step and it",
-                f"backward is called in {place(backward)}, the step in {place(self._step)}",
-            ]
-            self._fold(self._tell("error", 0.92, text, evidence))
-        elif len(self._factors) >= 2 and min(self._factors) >= 2:
+            told = self._tell_late()
+            if self._far_beyond():
+                self._fold(told)
+            return
+        if self._told:
+            self._take_back()
+        if len(self._factors) >= 2 and min(self._factors) >= 2:
             self._tell_scaled()
         elif self._empty >= 2 and self._empty == self._calls:
             text = "clipping is given no gradients (an iterator that was used up before?): it does nothing"
@@ -179,6 +186,26 @@ class Clipping(LoopDetector):
             text = f"clipping never acts: no gradient comes within a {_NEAR}th of its limit"
             evidence = [f"largest norm of {self._calls}: {self._largest:.3g}, limit {self._lowest:.3g}"]
             self._tell("note", 0.2, text, evidence)
+
+    def _tell_late(self) -> int:
+        text = "gradients are clipped outside of backward and step: each step uses them unclipped"
+        evidence = [
+            f"clipping in {place(self._line)} ran {self._late} times, each time with no backward between the last "
+            "step and it",
+            f"backward is called in {place(self.ledger.backward_line)}, the step in {place(self._step)}",
+        ]
+        known = self.facts.findings.get(self._told)
+        if known is not None:
+            return self.facts.tell(replace(known, evidence=evidence))
+        self._told = self._tell("error", 0.92, text, evidence)
+        return self._told
+
+    def _take_back(self) -> None:
+        """Later ones came in time."""
+        for each in list(self.facts.findings.values()):
+            if each.victim_of == self._told:
+                self.facts.tell(replace(each, victim_of=None))
+        self.facts.take_back(self._told)
 
     def _tell_scaled(self) -> None:
         by = self._factors[-1]

@@ -235,6 +235,7 @@ class LargeUpdate(LoopDetector):
         super().__init__(facts)
         self._course: dict[int, list[float]] = {}
         self._told = False
+        self._held: Finding | None = None  # not told yet: of what it follows is known with the next step
 
     def happens(self, event: OptimizerEvent, optimizer: Optimizer | None) -> None:
         if optimizer is None or self._told or event.what not in ("step", "stepped"):
@@ -269,13 +270,24 @@ class LargeUpdate(LoopDetector):
             self._told = True
             rate = optimizer.rates[-1][1] if optimizer.rates else 0.0
             shown = ", ".join(f"{value:.3g}" for value in course)
-            self.facts.tell(
-                Finding(
-                    0, "large-update", "error", 0.8,
-                    f"training diverges: the steps of {optimizer.kind} are larger than the weights themselves "
-                    f"(learning rate {rate:g}), until the loss is not finite",
-                    cause=self.facts.cause(optimizer.made),
-                    evidence=[f"norm of the weights over the last steps: {shown}", "the loss is not finite now"],
-                    next=[*weight_commands(self, optimizer.held[0]), *rate_commands(self, optimizer)[1:]],
-                )
+            found = Finding(
+                0, "large-update", "error", 0.8,
+                f"training diverges: the steps of {optimizer.kind} are larger than the weights themselves "
+                f"(learning rate {rate:g}), until the loss is not finite",
+                cause=self.facts.cause(optimizer.made),
+                evidence=[f"norm of the weights over the last steps: {shown}", "the loss is not finite now"],
+                next=[*weight_commands(self, optimizer.held[0]), *rate_commands(self, optimizer)[1:]],
             )  # fmt: skip
+            why = self.facts.unclipped()
+            if why == 0:
+                self._held = replace(found, iteration=self.facts.iteration)
+            else:
+                self.facts.tell(replace(found, victim_of=why))
+
+    def iteration_end(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            self.facts.tell(replace(held, victim_of=self.facts.unclipped() or None))
+
+    def at_stop(self, point: PausedPoint) -> None:
+        self.iteration_end()

@@ -61,6 +61,16 @@ for _ in range(6):
 CLIPS = "nn.utils.clip_grad_norm_(net.parameters(), self.bound)  # CAUSE"
 BY_VALUE = "nn.utils.clip_grad_value_(list(net.parameters()), self.bound)  # CAUSE"
 
+# Behind the step until numbers had outgrown their range, and in its place from then on.
+LATER_IN_TIME = GROWS.replace("CLIP_FIRST", "self.turns = getattr(self, 'turns', 0) + 1").replace(
+    "        chosen.step()\n        CLIP_LAST\n", """
+        for what in ((chosen.step, self.clip), (self.clip, chosen.step))[self.turns > 4]:
+            what()
+    def clip(self):
+        nn.utils.clip_grad_norm_(net.parameters(), self.bound)
+"""
+)  # fmt: skip
+
 # What is not finite was so of itself: the logarithm of what a batch has as 0. Gradients are far beyond the limit, too.
 OF_ZERO = """
 net = nn.Linear(6, 1)
@@ -92,6 +102,7 @@ PROGRAMS = {
     "behind the step": GROWS.replace("CLIP_FIRST", "pass").replace("CLIP_LAST", CLIPS),
     "before backward": GROWS.replace("CLIP_FIRST", CLIPS).replace("CLIP_LAST", "pass"),
     "by value": GROWS.replace("CLIP_FIRST", "pass").replace("CLIP_LAST", BY_VALUE),
+    "later in time": LATER_IN_TIME,
     "of zero": OF_ZERO,
     "of a batch": OF_A_BATCH,
 }
@@ -113,8 +124,8 @@ each = pytest.mark.parametrize(
 def test_what_outgrew_its_range_follows_from_gradients_that_were_not_clipped(runs: dict[str, Run], name: str) -> None:
     run = runs[name]
     first = run.check_first("clipping-order")
-    under = [each["kind"] for each in run.every if each["victim_of"] == first["id"]]
-    assert "nonfinite" in under, str(run)
+    under = {each["kind"]: each["id"] for each in run.every if each["victim_of"] == first["id"]}
+    assert first["id"] < min(under.values()) and "nonfinite" in under, f"told behind what follows from it\n{run}"
     assert len([each for each in run.told if each["severity"] == "error"]) == 1, str(run)
 
 
@@ -126,3 +137,13 @@ def test_what_is_not_finite_for_another_reason_is_told_by_itself(runs: dict[str,
     assert run.check_first("nonfinite")["victim_of"] is None, str(run)
     (clipping,) = [each for each in run.told if each["kind"] == "clipping-order"]
     assert clipping["severity"] == "error", str(run)
+
+
+@each
+def test_clipping_that_acts_later_is_not_blamed(runs: dict[str, Run]) -> None:
+    """It was told by then, and is taken back."""
+    run = runs["later in time"]
+    told = {each["kind"]: each for each in run.above_notes()}
+    assert "clipping-order" not in told and all(each["victim_of"] is None for each in run.every), str(run)
+    assert "large-update" in told and "nonfinite" in {each["kind"] for each in run.every}, str(run)
+    assert {each["id"] for each in run.every} != set(range(1, len(run.every) + 1)), f"it was not told before\n{run}"
