@@ -15,7 +15,7 @@ from adbg.engine.diagnosis.detectors.functions.attributes import Attributes, Rep
 from adbg.engine.diagnosis.detectors.functions.derivatives import argument_name
 from adbg.engine.diagnosis.detectors.functions.effects import plain_code
 from adbg.engine.diagnosis.source import called_name, function_named, inside
-from adbg.engine.protocol.messages import Finding
+from adbg.engine.protocol.messages import Finding, FoundAt
 from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
 
@@ -52,12 +52,18 @@ class Contract(Detector):
         self._seen: set[type] = set()
         self._told: set[tuple[type, str]] = set()
         self._attributes = Attributes(facts)
+        self._replaced: list[tuple[Replaced, int, FoundAt, SourceLine | None]] = []  # told behind that backward
 
     def applied(self) -> bool:
         return bool(self._seen)
 
     def function(self, call: FunctionCall) -> None:
-        if call.phase != "forward" or call.error is not None:
+        if call.phase != "forward":
+            return
+        # A checkpoint applies it again within the backward, right before it is needed, and may break off behind what it
+        # saves: then it reads its own.
+        self._replaced = [each for each in self._replaced if each[0].function is not call.function]
+        if call.error is not None:
             return
         self._seen.add(call.function)
         results = call.results if isinstance(call.results, (tuple, list)) else (call.results,)
@@ -99,8 +105,10 @@ class Contract(Detector):
     def backward_begin(self, running: Running) -> None:
         if len(running.chain) > 1:
             return
-        for replaced in self._attributes.replaced(running):
-            self._tell_replaced(running, replaced)
+        facts, call = self.facts, running.call
+        self._replaced = [
+            (found, call.number, *facts.node(call, found.key)) for found in self._attributes.replaced(running)
+        ]
         for changed in self._attributes.changed(running):
             name = changed.function.__name__
             line = _line_with(changed.function, functools.partial(_sets, changed.attribute))
@@ -122,14 +130,19 @@ class Contract(Detector):
                 )
             )  # fmt: skip
 
-    def _tell_replaced(self, running: Running, found: Replaced) -> None:
+    def backward_end(self, running: Running, error: BaseException | None) -> None:
+        if len(running.chain) == 1:
+            waiting, self._replaced = self._replaced, []
+            for each in waiting:
+                self._tell_replaced(*each)
+
+    def _tell_replaced(self, found: Replaced, backward: int, node: FoundAt, forward: SourceLine | None) -> None:
         place, name, facts = found.place, found.function.__name__, self.facts
         if (found.function, place.name) in self._told:
             return
         self._told.add((found.function, place.name))
-        node, forward = facts.node(running.call, found.key)
         evidence = [
-            f"{name} was applied {found.calls} times before backward {running.call.number}: each call set "
+            f"{name} was applied {found.calls} times before backward {backward}: each call set "
             f"{place.name}, and all of their backwards read what the last one left",
         ]
         before, now = found.norms
@@ -142,7 +155,7 @@ class Contract(Detector):
                 f"{name}.forward keeps {place.name} where all of its calls share it, and a later call sets it anew: "
                 f"{node.unique_name or 'backward'} computes with the values of another call; keep it on ctx "
                 "(ctx.save_for_backward)",
-                node=node, backward=running.call.number, forward=forward or found.line, cause=facts.cause(place.line),
+                node=node, backward=backward, forward=forward or found.line, cause=facts.cause(place.line),
                 evidence=evidence, next=[f"b {node.unique_name}" if node.unique_name else f"b '*{name}*'"],
             )
         )  # fmt: skip

@@ -126,6 +126,24 @@ class Swish(Function):
         return grad * (s + s * (1 - s))
 train(lambda x: net[3](net[2](Swish.apply(net[0](x)))))
 """
+# Each backward reads what the checkpoint has just computed again.
+RECOMPUTED = """
+from torch.utils.checkpoint import checkpoint
+class Soft(Function):
+    @staticmethod
+    def forward(ctx, x):
+        Soft.size = 1 + x.abs()
+        ctx.save_for_backward(x)
+        return x / Soft.size
+    @staticmethod
+    def backward(ctx, grad):
+        x, = ctx.saved_tensors
+        return grad / Soft.size ** 2 + 0 * x
+def run(x):
+    h = checkpoint(lambda x: Soft.apply(net[0](x)), x, use_reentrant=False)
+    return net[3](checkpoint(lambda h: Soft.apply(net[2](h)), h, use_reentrant=False))
+train(run)
+"""
 
 CASES = [("silent-overwrite", GLOBAL), ("silent-overwrite", CACHE), ("silent-overwrite", OWNER)]
 
@@ -133,6 +151,8 @@ CASES = [("silent-overwrite", GLOBAL), ("silent-overwrite", CACHE), ("silent-ove
 def programs(framework: str) -> dict[str, str]:
     result = "grad * layer.mask, None" if framework == "torch" else "grad * layer.mask"
     every = numbered(CASES) | {"each": EACH_ITS_OWN, "healthy": HEALTHY, "once": ONCE}
+    if framework == "torch":
+        every["recomputed"] = RECOMPUTED
     return {name: HEAD[framework] + TRAIN + text.replace("RESULT", result) for name, text in every.items()}
 
 
@@ -162,3 +182,8 @@ def test_what_calls_may_share(runs: dict[str, Run], name: str) -> None:
 @each
 def test_one_call_before_each_backward_is_a_note(runs: dict[str, Run]) -> None:
     runs["once"].check_healthy("silent-overwrite")
+
+
+@pytest.mark.parametrize("runs", [case("torch", "torch", group="functions-elsewhere-torch")], indirect=True)
+def test_what_a_checkpoint_sets_again(runs: dict[str, Run]) -> None:
+    runs["recomputed"].check_healthy("silent-overwrite")
