@@ -391,6 +391,7 @@ class NonFinite(Detector):
             self._tell(found)
 
     def end(self) -> None:
+        self._tell_held()
         if self._told:
             return
         self._skipped.end(self._steps.last is not None)

@@ -291,3 +291,6 @@ class LargeUpdate(LoopDetector):
 
     def at_stop(self, point: PausedPoint) -> None:
         self.iteration_end()
+
+    def end(self) -> None:
+        self.iteration_end()
