@@ -103,7 +103,8 @@ def diagnose_each(framework: str, folder: Path, programs: Mapping[str, str]) -> 
         place = folder / str(number)
         place.mkdir()
         (place / "train.py").write_text(text_of(programs[name]))
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    tests = Path(__file__).parents[1]  # and adbg as it lies beside them, wherever another one is installed
+    environment = {**os.environ, "PYTHONPATH": f"{tests}{os.pathsep}{tests.parent}", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, __file__, framework, str(folder)], cwd=folder, env=environment, capture_output=True, text=True,
         timeout=patience(LIMIT),
