@@ -62,7 +62,6 @@ class Held:
     received: bool = False
     stale: int = 0
     total: int = 0  # backwards that added to it
-    idle: int = 0  # followed backwards in a row that did not
     frozen: int = 0  # steps in a row that left it alone, for it took no gradient
     norms: list[float] = field(default_factory=list)
     at_step: float | None = None
@@ -114,8 +113,7 @@ class Ledger:
         self.moments: collections.deque[Moment] = collections.deque(maxlen=_MOST_MOMENTS)
         self.backwards = 0  # outermost ones that add to .grad
         self.close = True
-        self._followed = 0  # iterations, for the sake of new optimizers and new leaves
-        self._until = 0
+        self._followed = 0  # iterations, for the sake of new optimizers
         self.backward_line: SourceLine | None = None
         self.feeder: Any = None  # the detector that enters events
 
@@ -145,16 +143,10 @@ class Ledger:
                     if not held.begun or (not held.received and held.begun != held.after):
                         held.cleared = True
 
-    def follow(self, until: int) -> None:
-        """Look closely up to the iteration ``until``: something is new in the one that is looked at now."""
-        self._until = max(self._until, until)
-
     def _fresh(self) -> bool:
-        """An optimizer steps its first times: a phase begins, behind a pre-training; or so it was said. Not without
-        end, where each iteration makes a new one."""
-        if self._followed >= _MOST_FOLLOWED:
-            return False
-        if self.facts.iteration <= self._until or any(each.steps < FIRST for each in self.optimizers.values()):
+        """An optimizer steps its first times: a phase begins, behind a pre-training. Not without end, where each
+        iteration makes a new one."""
+        if self._followed < _MOST_FOLLOWED and any(each.steps < FIRST for each in self.optimizers.values()):
             self._followed += 1
             return True
         return False
@@ -165,11 +157,9 @@ class Ledger:
         for optimizer in self.optimizers.values():
             for held in optimizer.held:
                 held.ended = self.norm(held)
-                held.idle += 1
                 if held.ended and held.ended != held.begun:
                     held.received = True
                     held.total += 1
-                    held.idle = 0
 
     def module_begin(self, call: ModuleCall) -> None:
         if not call.outermost:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from adbg.engine.diagnosis.facts import Facts
 
 _EARLY = 6  # iterations of the loop after which it is told; taken back where the end shows otherwise
-_IDLE = 3  # backwards in a row that did not add to what an optimizer holds
 _MOST_NODES = 20_000  # a larger graph is not searched for leaves
 
 
@@ -179,7 +178,6 @@ class NotOptimized(LoopDetector):
             title = self.ledger.title(tensor, name) if name else ""
             # The model may be another one from here on (fine-tuning behind a pre-training): three looks are wanted.
             self._until = max(self._until, self.facts.iteration + 2)
-            self.ledger.follow(self._until)
             called = "" if name else variable_of(tensor, line).name
             trained = "Param" in type(tensor).__name__
             known = Leaf(weakref.ref(tensor), title, shape, norm, trained, path=name, called=called)
@@ -275,14 +273,12 @@ class NotOptimized(LoopDetector):
         return not (not leaf.name and leaf.cleared)
 
     def _stale(self, optimizer: Optimizer, found: list[Leaf]) -> list[Held]:
-        """What it holds, never got a gradient or gets none any more, and is in no module any more. One that nothing
-        clears keeps the last that it got: the module that is cleared has another layer in its place."""
+        """What it holds, never got a gradient, and is in no module any more."""
         names = {id(value) for _, value in self.facts.backend.parameters()}
         shapes = {leaf.shape for leaf in found}
         loose = [
             held for held in optimizer.held
-            if (not held.total or not held.at_step or held.idle >= _IDLE) and not held.frozen
-            and id(held.ref()) not in names
+            if (not held.total or not held.at_step) and not held.frozen and id(held.ref()) not in names
             and (tensor := held.ref()) is not None and not self.facts.backend.has_graph(tensor)  # non-leaf-gradient
         ]  # fmt: skip
         # A layer is often replaced by one with another number of outputs; then all of them have to be found again.

@@ -1,6 +1,5 @@
-"""A part that is replaced after it was trained: while all the rest is frozen, so that nothing that the optimizer holds
-has a gradient any more; or while the rest is trained on, and nothing clears what the old part got last. Witness: the
-weights that the program prints."""
+"""A part that is replaced after it was trained, while all the rest is frozen: nothing that the optimizer holds has a
+gradient any more. Witness: the weights that the program prints."""
 
 from __future__ import annotations
 
@@ -68,54 +67,7 @@ CALLED = METHOD.replace("net.head = nn.Linear(6, WIDTH)", "net.grow(4)").replace
 EARLY = CALLED.replace("fit(30)\nnet.grow(4)  # CAUSE", "net.grow(4)").replace(
     "optimizer = sgd(net.parameters())", "optimizer = TORCH_OR_PADDLE  # CAUSE"
 )  # fmt: skip
-# Each phase replaces the part that the one before was to train, and nothing of it is left at the end. The module is
-# cleared, and so the gradients that the old part got last stay.
-PHASES = """
-class Coder(Module):
-    def __init__(self):
-        super().__init__()
-        self.inner, self.outer = nn.Linear(4, 6), nn.Sequential(nn.Tanh(), nn.Linear(6, 3))
-        self.between = nn.Linear(6, 6)
-    def forward(self, x):
-        return self.outer(self.between(self.inner(x)))
-    def renew(self):
-        self.between = nn.Linear(6, 6)
-class Run:
-    def __init__(self):
-        self.net = Coder()
-        self.rule = sgd(self.net.parameters())
-        self.moved = []
-    def phase(self, steps):
-        before = float(self.net.between.weight.sum())
-        for _ in range(steps):
-            self.net.CLEAR_NET()
-            loss = (self.net(noise(8, 4)) - 1).square().mean()
-            loss.backward()
-            self.rule.step()
-        self.moved.append(float(self.net.between.weight.sum()) != before)
-    def all(self):
-        for number in range(3):
-            if number:
-                self.net.renew()  # CAUSE
-                REMADE
-            self.phase(20)
-        print("moved", self.moved[1:])
-def main():
-    Run().all()
-main()
-"""
-# Gradients of the new part alone, before another optimizer takes it: how important each weight is.
-IMPORTANCE = """for _ in range(4):
-                    (self.net(noise(8, 4)) - 1).square().mean().backward()
-                self.rule = sgd(self.net.parameters())"""
-PROBE = """probe = nn.Linear(6, 3)
-                for _ in range(4):
-                    print("probe", float((probe(self.net.inner(noise(8, 4)).detach()) - 1).square().mean()) > 0)
-                self.rule = sgd(self.net.parameters())"""
 PROGRAMS = {
-    "phases": PHASES.replace("REMADE", ""),
-    "importance": PHASES.replace("REMADE", IMPORTANCE),
-    "probe": PHASES.replace("REMADE", PROBE),
     "wider": GROWN.replace("WIDTH", "4").replace("REMADE", ""),
     "as wide": GROWN.replace("WIDTH", "2").replace("REMADE", ""),
     "called": CALLED,
@@ -126,10 +78,9 @@ PROGRAMS = {
 
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    clear, net = ("zero_grad", "zero_grad") if request.param == "torch" else ("clear_grad", "clear_gradients")
+    clear = "zero_grad" if request.param == "torch" else "clear_grad"
     programs = {name: text.replace("TORCH_OR_PADDLE", MADE[request.param]) for name, text in PROGRAMS.items()}
-    cleared = {name: text.replace("CLEAR()", f"{clear}()").replace("CLEAR_NET", net) for name, text in programs.items()}
-    texts = {name: HEAD[request.param] + text for name, text in cleared.items()}
+    texts = {name: HEAD[request.param] + text.replace("CLEAR()", f"{clear}()") for name, text in programs.items()}
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
 
 
@@ -144,19 +95,6 @@ def test_the_old_one_is_stepped(runs: dict[str, Run], name: str) -> None:
     assert "moved False" in runs[name].plain, "it is as the program says"
     message = runs[name].check_first("stale-parameters")["message"]
     assert ("had trained" in message) == (name != "early"), message
-
-
-@each
-def test_every_phase_has_a_part_of_its_own(runs: dict[str, Run]) -> None:
-    assert "moved [False, False]" in runs["phases"].plain, "it is as the program says"
-    assert "had trained" in runs["phases"].check_first("stale-parameters")["message"]
-
-
-@each
-@pytest.mark.parametrize("name", ["importance", "probe"])
-def test_each_phase_makes_an_optimizer(runs: dict[str, Run], name: str) -> None:
-    assert "moved [True, True]" in runs[name].plain
-    runs[name].check_healthy()
 
 
 @each
