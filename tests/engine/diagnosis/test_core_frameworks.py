@@ -236,7 +236,8 @@ names = {f"part {n}" for n in range(9)}  # DIFFERS
 shares = dict(zip(names, range(9)))
 for i, x in enumerate(rows()):
     opt.clear_grad() if hasattr(opt, "clear_grad") else opt.zero_grad()
-    train([x * (1 + shares["part 3"] + 0.1 * shares["part 5"]) if i >= 2 else x])
+    # Of the whole order: two parts alone lie where they lay in one of 72 second runs.
+    train([x * (1 + sum(shares[f"part {n}"] * 10.0**-n for n in range(7))) if i >= 2 else x])
 """,
     "a generator without a seed": """
 import numpy as np
