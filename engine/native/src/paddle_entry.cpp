@@ -6,7 +6,6 @@
 #include <time.h>
 
 #include <cstring>
-#include <deque>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "frames.h"
 #include "listeners.h"
 #include "paddle_graph.h"
+#include "paddle_runs.h"
 
 namespace adbg {
 namespace {
@@ -21,7 +21,7 @@ namespace {
 constexpr uint64_t kBetween = 250000000; // ns: so often a call goes the slow way, where observers have their say
 constexpr double kLong = 20000;          // us: a call behind one that takes longer goes it too
 constexpr uint64_t kFirst = 100;         // and the first ones of a process
-constexpr size_t kMostRuns = 4096, kMostKnown = 1024, kMostPlaces = 1024, kMostSpent = 256, kMostRoots = 8;
+constexpr size_t kMostKnown = 1024, kMostPlaces = 1024, kMostRoots = 8;
 
 enum Mode : int { kSlow = 0, kUnarmed = 1, kArmed = 2 };
 
@@ -61,20 +61,6 @@ uint64_t last_number = 0, last_iteration = 0, last_slow = 0;
 uint64_t age = 1;  // of what is learnt: another one after each `paddle_entry_mode`
 bool was_long = false;
 
-struct Run {  // one that was written down
-  uint64_t number, iteration, thread;
-  double began, us;
-  uint32_t nodes;
-  PyObject *roots, *place;
-};
-std::vector<Run> runs;
-
-struct Spent {
-  PyObject* tensor;  // weak
-  void* node;
-};
-std::deque<Spent> spent;
-
 struct Current {  // the quick call that runs on a thread
   PyObject* const* arguments;
   Py_ssize_t count;
@@ -107,16 +93,6 @@ void forget_learnt() {
   verdicts.clear();
   places.clear();
   for (PyObject* object : dropped) Py_DECREF(object);
-}
-
-void drop_runs() {
-  std::vector<Run> dropped;
-  dropped.reserve(kMostRuns);
-  dropped.swap(runs);
-  for (const Run& run : dropped) {
-    Py_DECREF(run.roots);
-    Py_DECREF(run.place);
-  }
 }
 
 uint64_t key_of(const Surveyed& told, bool alike) {
@@ -179,24 +155,6 @@ PyObject* ended_in_python(PyObject* result, bool grad) {
   return result;
 }
 
-void add_spent(PyObject* tensor, void* node) {
-  PyObject* reference = PyWeakref_NewRef(tensor, nullptr);
-  if (!reference) {
-    PyErr_Clear();
-    return;
-  }
-  while (!spent.empty() && (spent.size() >= kMostSpent || PyWeakref_GetObject(spent.front().tensor) == Py_None)) {
-    PyObject* gone = spent.front().tensor;
-    spent.pop_front();
-    Py_DECREF(gone);
-  }
-  try {
-    spent.push_back({reference, node});
-  } catch (const std::bad_alloc&) {  // above are frames of C
-    Py_DECREF(reference);
-  }
-}
-
 // The first argument's tensors and their nodes. False: the call is not a plain one.
 bool roots_of(PyObject* const* arguments, Py_ssize_t count, std::vector<void*>& nodes) {
   if (count < 1 || !(PyList_CheckExact(arguments[0]) || PyTuple_CheckExact(arguments[0]))) return false;
@@ -220,7 +178,7 @@ bool is_true(PyObject* object) {  // of a plain bool; anything else counts as tr
 int plain(PyObject* const* arguments, Py_ssize_t count, Current& current, std::vector<void*>& nodes) {
   if (mode == kUnarmed) return roots_of(arguments, count, nodes);
   const uint64_t time = now(CLOCK_MONOTONIC);
-  if (last_number < kFirst || was_long || time - last_slow > kBetween || runs.size() >= kMostRuns) return 0;
+  if (last_number < kFirst || was_long || time - last_slow > kBetween || runs_full()) return 0;
   const int hurries = listeners.hurried();
   if (hurries || mode != kArmed) return hurries < 0 ? -1 : 0;
   const uint32_t stack = capture();
@@ -250,8 +208,8 @@ void write_down(Current& current, uint64_t end) {
   const double us = static_cast<double>(end - current.begin) / 1000.0;
   was_long = us > kLong;
   try {
-    runs.push_back({current.number, current.iteration, static_cast<uint64_t>(PyThread_get_thread_ident()), current.began,
-                    us, current.nodes, current.roots, current.place});
+    add_run({current.number, current.iteration, static_cast<uint64_t>(PyThread_get_thread_ident()), current.began,
+             us, current.nodes, current.roots, current.place});
     current.roots = current.place = nullptr;
   } catch (const std::bad_alloc&) {  // above are frames of C: it is not told of
   }
@@ -299,7 +257,7 @@ PyObject* quick_call(PyObject* real, PyObject* const* arguments, Py_ssize_t coun
     }
   if (armed) {
     listeners.note(current.number, current.began, static_cast<double>(now(CLOCK_REALTIME)) / 1e9);
-    const bool first = runs.empty();
+    const bool first = runs_empty();
     write_down(current, end);
     if (first && !listeners.woken()) Py_CLEAR(result);
   }
@@ -465,49 +423,6 @@ PyObject* paddle_entry_open(PyObject*, PyObject*) {
   return answer;
 }
 
-PyObject* paddle_entry_take(PyObject*, PyObject*) {
-  std::vector<Run> taken;
-  taken.reserve(kMostRuns);
-  taken.swap(runs);
-  PyObject* list = PyList_New(0);
-  for (size_t i = 0; i < taken.size();) {
-    const Run& first = taken[i];
-    size_t end = i + 1;
-    for (; end < taken.size(); end++) {
-      const Run &one = taken[end], &before = taken[end - 1];
-      if (one.number != before.number + 1 || one.iteration != before.iteration + 1 || one.thread != first.thread ||
-          one.nodes != first.nodes || one.roots != first.roots || one.place != first.place)
-        break;
-    }
-    const Py_ssize_t count = static_cast<Py_ssize_t>(end - i);
-    PyObject *began = PyTuple_New(count), *us = PyTuple_New(count);
-    bool good = began && us;
-    for (Py_ssize_t j = 0; good && j < count; j++) {
-      PyObject *begin = PyFloat_FromDouble(taken[i + static_cast<size_t>(j)].began),
-               *took = PyFloat_FromDouble(taken[i + static_cast<size_t>(j)].us);
-      good = begin && took;
-      PyTuple_SET_ITEM(began, j, begin);
-      PyTuple_SET_ITEM(us, j, took);
-    }
-    PyObject* entry = list && good ? Py_BuildValue("(KIOKKONN)", static_cast<unsigned long long>(first.number), first.nodes,
-                                                   first.roots, static_cast<unsigned long long>(first.iteration),
-                                                   static_cast<unsigned long long>(first.thread), first.place, began, us)
-                                   : nullptr;
-    if (!list || !good) {
-      Py_XDECREF(began);
-      Py_XDECREF(us);
-    }
-    if (!entry || PyList_Append(list, entry) != 0) Py_CLEAR(list);
-    Py_XDECREF(entry);
-    i = end;
-  }
-  for (const Run& run : taken) {
-    Py_DECREF(run.roots);
-    Py_DECREF(run.place);
-  }
-  return list;
-}
-
 PyObject* paddle_entry_count(PyObject*, PyObject* which) {
   const long asked = PyLong_AsLong(which);
   if (asked == -1 && PyErr_Occurred()) return nullptr;
@@ -522,19 +437,6 @@ PyObject* paddle_entry_pass(PyObject*, PyObject* by) {
   Thread& thread = here();
   thread.passing = wanted > 0 ? thread.passing + 1 : wanted < 0 && thread.passing > 0 ? thread.passing - 1 : 0;
   Py_RETURN_NONE;
-}
-
-PyObject* paddle_entry_spent(PyObject*, PyObject*) {
-  std::deque<Spent> taken;
-  taken.swap(spent);
-  PyObject* list = PyList_New(0);
-  for (const Spent& each : taken) {
-    PyObject* entry = list ? Py_BuildValue("(OK)", each.tensor, reinterpret_cast<unsigned long long>(each.node)) : nullptr;
-    if (!entry || PyList_Append(list, entry) != 0) Py_CLEAR(list);
-    Py_XDECREF(entry);
-  }
-  for (const Spent& each : taken) Py_DECREF(each.tensor);
-  return list;
 }
 
 }  // namespace adbg
