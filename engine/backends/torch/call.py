@@ -86,6 +86,10 @@ class TorchCall(TorchGraph, BackwardCall):
         """What backward was called on."""
         return self._outputs
 
+    @property
+    def only_screened(self) -> bool:  # type: ignore[override]
+        return self._hooks is not None and self._hooks.only_screened
+
     def hook(self, plan: HookPlan) -> int:
         hooks = self._hooks
         if hooks is None:

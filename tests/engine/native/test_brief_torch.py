@@ -199,6 +199,18 @@ def test_another_graph_at_the_same_line_is_looked_at(run: Run) -> None:
     assert run.python < before + 40
 
 
+def test_a_call_that_is_only_watched_is_passed_over_from_the_next_one_on(run: Run) -> None:
+    """The watch hooks every node of the first one: that is no breakpoint by place that took one."""
+    requests = [BreakpointRequest("param:nothing", 1, trace=True), BreakpointRequest("nonfinite", 2, trace=True)]
+    assert all(state.verified for state in run.session.set_breakpoints(requests))
+    step = Step()
+    for _ in range(FIRST + 50):
+        step()
+    looked = [number for what, number in run.heard.told if what == "looked"]
+    assert looked == list(range(1, len(looked) + 1)) and len(looked) <= 3, "checks and the first one of its kind, no more"
+    assert run.numbers() == list(range(len(looked) + 1, FIRST + 51)) and run.python < FIRST + 45
+
+
 def test_what_cannot_be_passed_so_is_not(run: Run) -> None:
     run.watch("NoSuchNode")
     step = Step()
