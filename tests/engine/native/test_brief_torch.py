@@ -207,7 +207,7 @@ def test_a_call_that_is_only_watched_is_passed_over_from_the_next_one_on(run: Ru
     for _ in range(FIRST + 50):
         step()
     looked = [number for what, number in run.heard.told if what == "looked"]
-    assert looked == list(range(1, len(looked) + 1)) and len(looked) <= 3, "checks and the first one of its kind, no more"
+    assert looked == list(range(1, len(looked) + 1)) and len(looked) <= 3, "checks, and the first of its kind"
     assert run.numbers() == list(range(len(looked) + 1, FIRST + 51)) and run.python < FIRST + 45
 
 
