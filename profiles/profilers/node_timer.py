@@ -1,11 +1,13 @@
 """The node timer: how long each node of the backward graph ran, and how long nothing did between two of them.
 
-From the hooks that adbg has anyway. They cost some microseconds a node, which is as long as a small node takes, so this
-cost is measured on the program itself and subtracted. Of the first backward calls of a line every second is hooked,
-then every eighth, and every 32nd later; the others tell how long a call takes without hooks. The first one, which warms
-up what it uses, counts only where there is no other. Off each node's time comes what adbg still did behind the stamp of
-its begin (a second stamp tells). Off the gaps comes as much each that nodes and gaps add up to what a call takes that
-is not hooked. What stays in a node's time is the framework's way into the hook behind it, under 1 us.
+Of the first backward calls of a line every second is looked at, then every eighth, and every 32nd later; the others
+tell how long a call takes that nobody looks at. The first one, which warms up what it uses, counts only where there is
+no other. Where the backend can write times down by itself (``written_nodes``), a node's time is its own work, and what
+the writing costs lies in the gaps. Elsewhere, where a thread stopped within such a call of that line, and where the
+region begins at a node, hooks tell. They cost some microseconds a node, which is as long as a small node takes: off
+each node's time comes what adbg still did behind the stamp of its begin (a second stamp tells); what stays there is
+the framework's way into the hook behind it, under 1 us. Off the gaps comes, either way, as much each that nodes and
+gaps add up to what a call takes that is not looked at.
 
 An iteration is split by what its thread was in: backward calls, and what the backend tells of (``phase``): the
 outermost call of a module, an optimizer's step, the wait for a data loader. Its parts lie between the end of the
@@ -30,18 +32,19 @@ from adbg.engine.session.observers import Observer
 from adbg.engine.session.running_call import Running, Visit
 from adbg.engine.types import SourceLine
 from adbg.profiles.base import Artifact, Availability, Profiler
+from adbg.profiles.profilers import written_nodes
 from adbg.profiles.profilers.forward_clock import ForwardClock
+from adbg.profiles.profilers.node_costs import NodeKey, NodeTimes, costs, without_own
 from adbg.profiles.profilers.node_facts import describe
 from adbg.profiles.profilers.step_clock import BACKWARD, PHASES, STOPPED, StepClock
 from adbg.profiles.region import Region
 
 FILE = "nodes.json"
 HOW = "most calls run without hooks: nodes and gaps add up to what these take"
+WRITTEN = "nodes are timed without hooks; nodes and gaps add up to what calls take that are not timed"
 # Calls of a line of which one is hooked, and which calls after the first ones: on tiny models of both frameworks a
 # hooked step took 2.5 to 3.6 times a plain step's CPU time, one that is only armed 1.4 times.
 SECOND, EVERY, DENSE, SPARSE = 10, 8, 32, 32
-_Key = tuple[str, int, str]  # line of the backward call, index in the execution order, name
-_Ran = tuple[int, str, int, float, float, int]  # index, name, key, us, gap before it, nodes inside it
 _NOT_KNOWN = {"inside_us": 0.0, "gap_us": 0.0, "node_us": 0.0}  # every outermost call failed
 _MOST = 4096  # values that are kept of one node: more would only make the median finer
 
@@ -62,33 +65,24 @@ def is_timed(number: int) -> bool:
     return number % (4 * every) == every + EVERY // 2
 
 
-class _Row:
-    """One node, over all hooked calls."""
-
-    __slots__ = ("calls", "cold", "facts", "forward", "gaps", "inner", "total", "us")
-
-    def __init__(self, facts: dict[str, Any]) -> None:
-        self.facts = facts
-        self.cold = True  # of the first call alone
-        self.calls = 0
-        self.inner = 0  # nodes that were measured inside it, of backward calls that it made
-        self.total = 0.0
-        self.us: list[float] = []
-        self.gaps: list[float] = []
-        self.forward: list[float] = []  # us of the operator that made it, where that was timed
-
-
 class _Call:
     """A call that runs."""
 
-    __slots__ = ("begun", "cold", "depth", "gap", "hooked", "inner", "last", "nodes", "place", "ran")
+    __slots__ = (
+        "begun", "by_hooks", "cold", "depth", "gap", "hooked", "inner", "inside", "last", "nodes", "parked", "place",
+        "ran", "written",
+    )  # fmt: skip
 
     def __init__(self, place: str, depth: int, hooked: bool, cold: bool) -> None:
         self.place = place
         self.depth = depth
-        self.hooked = hooked
+        self.hooked = hooked  # its nodes are measured, by hooks or without
         self.cold = cold  # the first one of its line
-        self.ran: list[_Ran] = []
+        self.written: bool | None = None  # without; None: it was not tried yet
+        self.by_hooks: dict[int, float] = {}  # where they are, us of the nodes that have hooks all the same, by key
+        self.inside: dict[int, int] = {}  # and the nodes of calls that a node made, by its key
+        self.parked = 0  # ns at stops before it began
+        self.ran: list[written_nodes.Ran] = []
         self.begun = self.last = 0  # perf_counter_ns, less the time at stops
         self.gap = 0.0  # us, before the node that runs now
         self.inner = 0  # nodes of calls that the node which runs now made
@@ -107,7 +101,7 @@ class NodeTimer(Profiler, Observer):
     def __init__(self) -> None:
         self._on = False
         self._folder = ""
-        self._rows: dict[_Key, _Row] = {}
+        self._rows: dict[NodeKey, NodeTimes] = {}
         self._iterations: list[dict[str, Any]] = []
         self._calls: dict[int, _Call] = {}  # by serial of the running call
         self._begun: dict[str, int] = {}  # outermost calls, by their line
@@ -124,6 +118,8 @@ class NodeTimer(Profiler, Observer):
         self._last = ""
         self._at_once = False  # the region may begin or end within a call: nodes count as they end, not with their call
         self._nodes = 0  # that were written at the end
+        self._stopped: set[str] = set()  # lines of calls within which a thread stopped, while no hooks told of that
+        self._written = False  # some calls were measured without hooks
 
     def available(self) -> Availability:
         return Availability(True)
@@ -225,19 +221,24 @@ class NodeTimer(Profiler, Observer):
                 self._begun[place] = number + 1
                 hooked, cold = is_hooked(number), number == 0
             call = self._calls[serial] = _Call(place, running.call.depth, hooked, cold)
-        return HookPlan(every=True) if call.hooked else None
+        if not call.hooked:
+            return None
+        if call.written is None:
+            call.written = not self._at_once and call.place not in self._stopped and written_nodes.collect(running)
+        return None if call.written else HookPlan(every=True)
 
     def backward_begin(self, running: Running) -> None:
         call = self._calls.get(running.serial)
         if call is not None:
-            call.begun = call.last = perf_counter_ns() - running.state.parked_ns
+            call.parked = running.state.parked_ns
+            call.begun = call.last = perf_counter_ns() - call.parked
 
     def node_enter(self, visit: Visit) -> None:
         """Behind the stop, if there was one: the gap has none of it."""
         call = self._calls.get(visit.running.serial)
         if call is None and self._at_once and self.plan(visit.running) is not None:
             call = self._calls[visit.running.serial]
-        if call is not None:
+        if call is not None and not call.written:
             call.gap = (visit.started_ns - (call.last or visit.started_ns)) / 1000
             call.inner = 0
             behind = self._behind
@@ -246,7 +247,11 @@ class NodeTimer(Profiler, Observer):
 
     def node_end(self, visit: Visit) -> None:
         call = self._calls.get(visit.running.serial)
-        if call is not None and visit.us is not None:
+        if call is None or visit.us is None:
+            return
+        if call.written:
+            call.by_hooks[visit.key] = visit.us
+        else:
             call.ran.append(
                 (visit.index, visit.running.call.name(visit.key), visit.key, visit.us, call.gap, call.inner)
             )
@@ -265,11 +270,16 @@ class NodeTimer(Profiler, Observer):
         call = self._calls.pop(running.serial, None)
         if call is None or not call.begun or error is not None or not self._on:
             return
+        if call.written:
+            call.ran = self._as_written(running, call)
         call.nodes += len(call.ran)
         outer = self._calls.get(running.chain[-2].serial) if len(running.chain) > 1 else None
         if outer is not None:
             outer.inner += call.nodes
             outer.nodes += call.nodes
+            if running.call.parent_key is not None:
+                key = running.call.parent_key
+                outer.inside[key] = outer.inside.get(key, 0) + call.nodes
         if call.depth == 0:
             clock = self._clock()
             outside, spent, waits = clock.take()
@@ -296,12 +306,22 @@ class NodeTimer(Profiler, Observer):
         if call.hooked and call.depth == 0:
             self._name(len(self._rows) > known)
 
-    def _keep(self, running: Running, call: _Call, ran: list[_Ran], times: ForwardTimes | None) -> None:
+    def _as_written(self, running: Running, call: _Call) -> list[written_nodes.Ran]:
+        """What was written down of a call. Nothing where a thread stopped meanwhile, which is in a node or a gap: from
+        then on hooks tell of the calls of that line."""
+        found = written_nodes.ran(running, call.begun + call.parked, call.inside, call.by_hooks)
+        if found is None or running.state.parked_ns != call.parked:
+            self._stopped.add(call.place)
+            return []
+        self._written = True
+        return found
+
+    def _keep(self, running: Running, call: _Call, ran: list[written_nodes.Ran], times: ForwardTimes | None) -> None:
         for index, name, key, us, gap, inner in ran:
             place = call.place, index, name
-            row = self._rows.get(place) or _Row(describe(running, key, index, call.place))
+            row = self._rows.get(place) or NodeTimes(describe(running, key, index, call.place))
             if row.cold and not call.cold:  # another one: the writer may be at the old one
-                row = _Row(row.facts)
+                row = NodeTimes(row.facts)
                 row.cold = False
             row.calls += 1
             row.inner += inner
@@ -329,54 +349,17 @@ class NodeTimer(Profiler, Observer):
     # ------------------------------------------------------------ what came of it
 
     def costs(self) -> dict[str, dict[str, float]]:
-        """By line of the backward call: what measuring a node costs there, in microseconds. "inside" its time, in the
-        gap before it, and in all, from what hooked and plain calls take; 0 where there are none to compare."""
-        inside = median(self._behind) / 1000 if self._behind else 0.0
-        found = {}
-        iterations = list(self._iterations)
-        for place in {row["place"] for row in iterations}:
-            mine = [row for row in iterations if row["place"] == place]
-            # the first hooked call of a line also describes its nodes, and warms up what they use
-            hooked = [row for row in mine if row["hooked"] and row["nodes"]]
-            hooked = [row for row in hooked if not row["cold"]] or hooked
-            plain = [row["backward_us"] for row in mine if not row["hooked"]]
-            cost = found[place] = {
-                "inside_us": inside, "gap_us": 0.0, "node_us": 0.0, "hooked": len(hooked), "plain": len(plain),
-            }  # fmt: skip
-            if hooked and plain:
-                longer = median(row["backward_us"] for row in hooked) - median(plain)
-                cost["node_us"] = max(longer, 0.0) / median(row["nodes"] for row in hooked)
-                cost["plain_us"] = median(plain)
-                cost["gap_us"] = self._gap_cost(place, inside, cost["plain_us"], len(hooked))
-        return found
-
-    def _gap_cost(self, place: str, inside: float, plain: float, calls: int) -> float:
-        """How much to take off every gap, so that nodes and gaps of one call take ``plain`` microseconds."""
-        nodes, gaps = 0.0, []
-        mine = [(index, row) for (where, index, _), row in list(self._rows.items()) if where == place]
-        cold = all(row.cold for _, row in mine)
-        for index, row in mine:
-            if row.cold is cold and row.facts["depth"] == 0:
-                share = row.calls / calls
-                nodes += share * (median(row.us) - inside)
-                if index > 1:
-                    gaps.append((median(row.gaps), share))
-        rest = max(plain - nodes, 0.0)
-        low, high = 0.0, max((gap for gap, _ in gaps), default=0.0)
-        for _ in range(40):
-            middle = (low + high) / 2
-            left = sum(share * max(gap - middle, 0.0) for gap, share in gaps)
-            low, high = (middle, high) if left > rest else (low, middle)
-        return high
+        """See ``node_costs.costs``."""
+        return costs(list(self._iterations), dict(self._rows), self._behind)
 
     def _write(self) -> int:
         """Returns how many nodes were seen; 0: nothing is written."""
         if not self._rows:
             return 0
         iterations = list(self._iterations)  # before the costs, which are those of more then
-        costs, rows = self.costs(), []
+        found_costs, rows = self.costs(), []
         for (place, index, _), row in list(self._rows.items()):
-            cost = costs.get(place) or next(iter(costs.values()), _NOT_KNOWN)
+            cost = found_costs.get(place) or next(iter(found_costs.values()), _NOT_KNOWN)
             us, gap = median(row.us), median(row.gaps)
             own_us = cost["inside_us"] + cost["node_us"] * row.inner / row.calls
             rows.append({
@@ -394,7 +377,7 @@ class NodeTimer(Profiler, Observer):
         found = {
             "adbg_nodes": 1,
             "framework": self.framework,
-            "iterations": [_plain(row, costs, self._seen) for row in iterations],
+            "iterations": [without_own(row, found_costs, self._seen) for row in iterations],
             "unseen": [name for name in PHASES if name not in self._seen],
             "data": [
                 {"file": file, "line": line, "us": us, "calls": times}
@@ -402,7 +385,7 @@ class NodeTimer(Profiler, Observer):
             ],
             "forward": {"timed": self._forward.timed, "why": self._forward.problem},
             "part": self._at_once and not iterations,  # of one backward
-            "cost": {"how": HOW, "by_line": costs},
+            "cost": {"how": WRITTEN if self._written else HOW, "by_line": found_costs},
             "nodes": rows,
         }
         path = os.path.join(self._folder, FILE)
@@ -410,10 +393,3 @@ class NodeTimer(Profiler, Observer):
             json.dump(found, file)
         os.replace(path + ".new", path)
         return len(rows)
-
-
-def _plain(row: dict[str, Any], costs: dict[str, dict[str, float]], seen: set[str]) -> dict[str, Any]:
-    """An iteration, without what its hooks cost; null for a phase that was never seen."""
-    row = {**row, **{name + "_us": None for name in PHASES if name not in seen}}
-    own_us = costs[row["place"]]["node_us"] * row["nodes"]
-    return {**row, "backward_us": max(row["backward_us"] - own_us, 0.0), "raw_backward_us": row["backward_us"]}

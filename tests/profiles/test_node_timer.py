@@ -1,4 +1,5 @@
-"""The node timer against what it did not measure: a node of known duration, and calls that nothing was hooked in."""
+"""The node timer against what it did not measure: a node of known duration, and calls that nothing was hooked in. Both
+with hooks and, where the extension is there, by what it writes down."""
 
 from __future__ import annotations
 
@@ -13,8 +14,11 @@ import pytest
 from support.frameworks import on_frameworks
 
 from adbg.engine.backends import REGISTRY
+from adbg.engine.native import load
+from adbg.engine.protocol.messages import BreakpointRequest
 from adbg.engine.session.session import Session
-from adbg.profiles.profilers.node_timer import NodeTimer
+from adbg.profiles.profilers import written_nodes
+from adbg.profiles.profilers.node_timer import HOW, WRITTEN, NodeTimer
 from adbg.profiles.region import Region
 from adbg.profiles.report.formats import detect
 from adbg.profiles.report.verdict import judge
@@ -37,6 +41,16 @@ def session(framework: str) -> Iterator[Session]:
     session.add_backend(REGISTRY[framework]())
     yield session
     session.detach()
+
+
+@pytest.fixture(params=["written", "hooked"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How nodes are timed."""
+    if request.param == "hooked":
+        monkeypatch.setattr(written_nodes, "collect", lambda running: False)
+    elif load.core()[0] is None:
+        pytest.skip(f"no extension here: {load.core()[1] or 'it was not built'}")
+    return str(request.param)
 
 
 def loss_of(framework: str, slept: list[float], inner: bool = False) -> Any:
@@ -77,6 +91,44 @@ def loss_of(framework: str, slept: list[float], inner: bool = False) -> Any:
     x = paddle.ones([4])
     x.stop_gradient = False
     return paddle.tanh(SlowLayer.apply(paddle.tanh(x))).sum()
+
+
+def outer_of(framework: str) -> Any:
+    """A loss with a node whose backward runs one of another graph."""
+    if framework == "torch":
+        import torch
+
+        class Outer(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, x: Any) -> Any:
+                return x * 2
+
+            @staticmethod
+            def backward(ctx: Any, grad: Any) -> Any:
+                with torch.enable_grad():
+                    y = torch.ones(4, requires_grad=True)
+                    torch.tanh(y).exp().sum().backward()
+                return grad * 2
+
+        return torch.tanh(Outer.apply(torch.tanh(torch.ones(4, requires_grad=True)))).sum()
+    import paddle
+
+    class OuterLayer(paddle.autograd.PyLayer):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            with paddle.enable_grad():
+                y = paddle.ones([4])
+                y.stop_gradient = False
+                paddle.tanh(y).exp().sum().backward()
+            return grad * 2
+
+    x = paddle.ones([4])
+    x.stop_gradient = False
+    return paddle.tanh(OuterLayer.apply(paddle.tanh(x))).sum()
 
 
 def measured(framework: str, session: Session, folder: Path, calls: int, slept: list[float]) -> dict[str, Any]:
@@ -133,7 +185,7 @@ def test_a_first_call_alone_is_told(framework: str, session: Session, tmp_path: 
 
 @on_frameworks()
 def test_nodes_and_gaps_are_no_longer_than_a_call_without_hooks(
-    framework: str, session: Session, tmp_path: Path
+    framework: str, session: Session, tmp_path: Path, way: str
 ) -> None:
     slept: list[float] = []
     found = measured(framework, session, tmp_path, 30, slept)
@@ -148,7 +200,42 @@ def test_nodes_and_gaps_are_no_longer_than_a_call_without_hooks(
     # where another program made those calls the longer ones, or the nodes alone longer than these.
     measured_us = nodes + sum(row["raw_gap_us"] for row in found["nodes"] if row["index"] > 1)
     assert in_all == pytest.approx(min(max(cost["plain_us"], nodes), measured_us), rel=0.001)
-    assert 0 < cost["inside_us"] < 100 and cost["hooked"] == 7 and cost["plain"] == 22
+    assert (cost["hooked"], cost["plain"]) == (7, 22)
+    assert found["cost"]["how"] == (WRITTEN if way == "written" else HOW)
+    assert (cost["inside_us"] == 0) if way == "written" else (0 < cost["inside_us"] < 100)
+
+
+@on_frameworks()
+def test_a_stop_in_a_node_is_in_no_time(framework: str, session: Session, tmp_path: Path, way: str) -> None:
+    """The thread stands a tenth of a second at each slow node."""
+
+    def park(point: Any, running: Any) -> None:
+        begin = time.perf_counter_ns()
+        time.sleep(0.1)
+        running.wait(time.perf_counter_ns() - begin)
+
+    session.park = park  # type: ignore[assignment, method-assign]
+    session.set_breakpoints([BreakpointRequest("*Slow*", 1)])
+    slept: list[float] = []
+    found = measured(framework, session, tmp_path, 20, slept)
+    (slow,) = (row for row in found["nodes"] if "Slow" in row["name"])
+    assert max(row["us"] + row["gap_us"] for row in found["nodes"]) < 0.05 * 1e6
+    # The first call only showed that a thread stops in calls of that line: it is no measure of others in any case.
+    assert slow["calls"] == len(HOOKED), found["iterations"]
+
+
+@on_frameworks()
+def test_a_node_that_runs_a_backward_has_those_nodes_inside(framework: str, session: Session, tmp_path: Path) -> None:
+    timer = NodeTimer()
+    session.observe(timer)
+    session.change(lambda: timer.start(Region("run"), str(tmp_path)))
+    for _ in range(4):
+        outer_of(framework).backward()
+    found = json.loads((tmp_path / session.change(timer.stop).file).read_text())
+    (outer,) = (row for row in found["nodes"] if row["nested"])
+    inner = [row for row in found["nodes"] if row["depth"] == 1]
+    assert "Outer" in outer["name"] and len(inner) >= 3
+    assert outer["raw_us"] > sum(row["raw_us"] for row in inner), "their time is in its own"
 
 
 @on_frameworks()

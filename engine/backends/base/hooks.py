@@ -109,9 +109,10 @@ class BackwardCall(Graph):
     def contributions(self, key: int) -> tuple[Sequence[Part], str]:
         """Parts of the summed gradients flowing into ``key`` as far as they were kept, and why some are missing."""
 
-    def collect(self) -> bool:
-        """Have written down of every node still to run when it began and ended, and the norm of what flowed into it,
-        without a hook in Python: asked once, at the begin. False: the backend, or this call, has no way to."""
+    def collect(self, norms: bool = True) -> bool:
+        """Have written down of every node still to run when it began and ended, and the norm of what flowed into it
+        (``norms``: False where the times alone are wanted), without a hook in Python: asked once, at the begin. False:
+        the backend, or this call, has no way to."""
         return False
 
     def collected(self) -> NodeBatch | None:

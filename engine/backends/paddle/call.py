@@ -86,9 +86,9 @@ class PaddleCall(PaddleGraph, BackwardCall):
     def hook(self, plan: HookPlan) -> int:
         return self.hooks.hook(plan)
 
-    def collect(self) -> bool:
+    def collect(self, norms: bool = True) -> bool:
         if self._written is None:
-            self._written = begin(self)
+            self._written = begin(self, norms)
         return self._written is not None
 
     def collected(self) -> NodeBatch | None:

@@ -96,10 +96,10 @@ class TorchCall(TorchGraph, BackwardCall):
             hooks = self._hooks = TorchHooks(self, self._sink, self._entry_point, self.task)
         return hooks.hook(plan)
 
-    def collect(self) -> bool:
+    def collect(self, norms: bool = True) -> bool:
         far = self.far
         if self.written is None and far is not None:
-            self.written = events.begin(self.core, far, self._outputs)
+            self.written = events.begin(self.core, far, self._outputs, norms)
         return self.written is not None
 
     def collected(self) -> NodeBatch | None:

@@ -359,8 +359,8 @@ PyMethodDef paddle_methods[] = {
     {"paddle_entry_pass", paddle_entry_pass, METH_O, "(1, -1 or 0: none): calls on this thread that only pass through"},
     {"paddle_entry_spent", paddle_entry_spent, METH_NOARGS, "() -> [(weak tensor, its node)]: roots that were used up"},
     {"paddle_events_begin", paddle_events_begin, METH_VARARGS,
-     "(addresses of roots, most, ask) -> (capsule, number of nodes, alike) or None: this call is written down; `ask(tensor)"
-     "` -> (norm, whether it is not finite) of what cannot be read here"},
+     "(addresses of roots, most, ask, norms=True) -> (capsule, number of nodes, alike) or None: this call is written down; "
+     "`ask(tensor)` -> (norm, whether it is not finite) of what cannot be read here"},
     {"paddle_events_take", paddle_events_take, METH_VARARGS,
      "(capsule, positions) -> (rows, lost, shapes): what came since the last time; see engine/node_batch.py"},
     {"paddle_events_nodes", paddle_events_nodes, METH_O, "(capsule) -> addresses of its nodes, by key"},

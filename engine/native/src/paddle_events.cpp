@@ -71,6 +71,7 @@ struct Events {
   uint64_t lost = 0, alike = 0;
   int depth = 0;
   bool on = true;
+  bool norms = true;  // false: the nodes' times alone are wanted, and nothing is read
   PyObject* ask = nullptr;  // let go of as it is over: the last who holds this may be a thread that ends, without the GIL
   std::shared_ptr<Events> outer;
   const TickScale scale = scale_so_far();
@@ -184,7 +185,7 @@ PaddleVisit::PaddleVisit(void* node, const void* gradients) {
   key_ = events->keys.find(node);
   if (key_ == UINT32_MAX) return;
   events_ = events;
-  measure(*events, gradients, norm_, flags_, shape_);
+  if (events->norms) measure(*events, gradients, norm_, flags_, shape_);
   begin_ = ticks();
 }
 
@@ -206,7 +207,8 @@ PaddleVisit::~PaddleVisit() {
 PyObject* paddle_events_begin(PyObject*, PyObject* arguments) {
   PyObject *roots, *ask;
   Py_ssize_t most;
-  if (!PyArg_ParseTuple(arguments, "OnO", &roots, &most, &ask)) return nullptr;
+  int norms = 1;
+  if (!PyArg_ParseTuple(arguments, "OnO|p", &roots, &most, &ask, &norms)) return nullptr;
   if (most < 0 || !PyCallable_Check(ask)) {
     PyErr_SetString(PyExc_ValueError, "how many nodes at most, and a function");
     return nullptr;
@@ -218,8 +220,9 @@ PyObject* paddle_events_begin(PyObject*, PyObject* arguments) {
   try {
     auto events = std::make_shared<Events>();
     follow(*events, starts);
-    for (void* node : events->nodes)
-      if (paddle_hooks_of(node)) Py_RETURN_NONE;  // what the script's hook makes of the gradient is not seen here
+    for (void* node : events->nodes)  // what the script's hook makes of the gradient is not seen here, nor is its time
+      if (paddle_hooks_of(node)) Py_RETURN_NONE;
+    events->norms = norms != 0;
     if (!paddle_stand_in(events->nodes)) Py_RETURN_NONE;
     events->limit = std::min(events->nodes.size(), static_cast<size_t>(most));
     events->rows.reserve(events->limit);

@@ -230,7 +230,7 @@ PyMethodDef torch_methods[] = {
     {"torch_screening", torch_screening, METH_O, "(change) -> how many screened calls run"},
     {"torch_events", torch_events, METH_O, "(on) -> \"\", or why nodes cannot be written down"},
     {"torch_events_donor", torch_events_donor, METH_VARARGS, "(node, pre hooks) -> whether its hook can be called"},
-    {"torch_events_begin", torch_events_begin, METH_VARARGS, "(walk, tensor, most) -> what the others take, or None"},
+    {"torch_events_begin", torch_events_begin, METH_VARARGS, "(walk, tensor, most, norms=True) -> what the others take, or None"},
     {"torch_events_take", torch_events_take, METH_VARARGS, "(events, walk, positions) -> (rows, lost, shapes)"},
     {"torch_events_end", torch_events_end, METH_O, "(events): the backward is over"},
     {"torch_watch", torch_watch, METH_O, "(hand over) -> whether backwards can be watched from now on"},

@@ -54,9 +54,16 @@ using Shared = std::shared_ptr<NodeEvents>;
 
 }  // namespace
 
-NodeEvents::NodeEvents(size_t nodes, size_t most) : limit_(std::min(nodes + 1, most)) { events_.reserve(limit_); }
+NodeEvents::NodeEvents(size_t nodes, size_t most, bool norms) : norms_(norms), limit_(std::min(nodes + 1, most)) {
+  events_.reserve(limit_);
+}
 
 void NodeEvents::begins(NodeRun& run, Tensors* gradients) {
+  if (norms_) look(run, gradients);
+  run.begin = ticks();
+}
+
+void NodeEvents::look(NodeRun& run, Tensors* gradients) {
   const bool others = others_hook(run.node, hook);
   if (others) run.only_torch = false;
   if (!run.only_torch) run.norms->clear();
@@ -65,7 +72,6 @@ void NodeEvents::begins(NodeRun& run, Tensors* gradients) {
     front_put(run.node, hook);
     run.hooked = true;
   }
-  run.begin = ticks();
 }
 
 void NodeEvents::worked(NodeRun& run) { run.end = ticks(); }
@@ -172,14 +178,15 @@ PyObject* torch_events(PyObject*, PyObject* on) {
 PyObject* torch_events_begin(PyObject*, PyObject* arguments) {
   PyObject *walk, *tensor;
   Py_ssize_t most;
-  if (!PyArg_ParseTuple(arguments, "OOn", &walk, &tensor, &most)) return nullptr;
+  int norms = 1;
+  if (!PyArg_ParseTuple(arguments, "OOn|p", &walk, &tensor, &most, &norms)) return nullptr;
   const Graph* walked = graph_in(walk);
   if (!walked) return nullptr;
   if (!engine_on() || most < 0) Py_RETURN_NONE;
   void* impl = tensor_behind(tensor);
   if (!impl || !is_plain(impl)) Py_RETURN_NONE;
   try {
-    auto events = std::make_shared<NodeEvents>(walked->nodes.size(), static_cast<size_t>(most));
+    auto events = std::make_shared<NodeEvents>(walked->nodes.size(), static_cast<size_t>(most), norms != 0);
     follow_next(events);
     return PyCapsule_New(new Shared(events), kCapsule, free_capsule);
   } catch (const std::bad_alloc&) {

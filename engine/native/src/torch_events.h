@@ -34,7 +34,8 @@ class NodeEvents : public Followed {
   };
 
   // One more than there are nodes: the engine may put one of its own in front of several roots.
-  NodeEvents(size_t nodes, size_t most);
+  // `norms`: false where the nodes' times alone are wanted. Then nothing is read, and no node has a hook.
+  NodeEvents(size_t nodes, size_t most, bool norms = true);
   void begins(NodeRun& run, Tensors* gradients) override;
   void worked(NodeRun& run) override;
   void left(NodeRun& run) override;
@@ -42,7 +43,10 @@ class NodeEvents : public Followed {
   Taken so_far();  // the same, which stays
 
  private:
+  void look(NodeRun& run, Tensors* gradients);
+
   const TickScale scale_;
+  const bool norms_;
   std::mutex lock_;
   std::vector<Event> events_;
   size_t limit_;
@@ -66,8 +70,9 @@ PyObject* events_capsule(const Follow& events);
 
 // torch_events(on) -> "" or why not. On: the engine's functions are ours; off: they are torch's again.
 PyObject* torch_events(PyObject*, PyObject* on);
-// torch_events_begin(walk, tensor, most) -> capsule, or None. The next backward that this thread begins is written down:
-// `most` nodes of it at most. `tensor`: what it begins at, which must be dense and on the CPU.
+// torch_events_begin(walk, tensor, most, norms=True) -> capsule, or None. The next backward that this thread begins is written
+// down: `most` nodes of it at most, without norms and shapes where these are not wanted. `tensor`: what it begins at,
+// which must be dense and on the CPU.
 PyObject* torch_events_begin(PyObject*, PyObject* arguments);
 // torch_events_take(capsule, walk, positions) -> (bytes, lost, shapes): what came since the last time, in the order of
 // begins. `positions`: bytes, a uint32 for each key. A row has 32 bytes: see engine/node_batch.py. `shapes`: a number

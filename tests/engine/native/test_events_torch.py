@@ -380,7 +380,7 @@ def test_what_there_is_no_room_for_is_told_as_lost(monkeypatch: pytest.MonkeyPat
     from adbg.engine.backends.torch.native import events
 
     begin = events.begin
-    monkeypatch.setattr(events, "begin", lambda core, walk, outputs: begin(core, walk, outputs, most=7))
+    monkeypatch.setattr(events, "begin", lambda core, walk, outputs, norms: begin(core, walk, outputs, norms, most=7))
     watch = Written()
     x = torch.ones(3, requires_grad=True)
     with watching(watch):

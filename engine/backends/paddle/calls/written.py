@@ -29,17 +29,20 @@ _REMEMBERED = 64  # graphs: a training script has a few
 class Written:
     """What is written down of one call."""
 
-    def __init__(self, noted: NativeCore, events: Any, count: int, alike: int) -> None:
+    def __init__(self, noted: NativeCore, events: Any, count: int, alike: int, norms: bool) -> None:
         self._noted = noted
         self._events = events
         self._nodes = count
         self._alike = alike
+        self._norms = norms
         self._shapes = 0
         self._count = 0
 
     def twin(self, shapes: bool) -> Hashable:
         """See ``BackwardCall.twin``."""
-        return (self._alike, self._shapes, self._count) if shapes else self._alike
+        if not shapes:
+            return self._alike
+        return (self._alike, self._shapes, self._count) if self._norms else None
 
     def take(self, call: PaddleCall) -> NodeBatch:
         """What came since the last time."""
@@ -71,7 +74,7 @@ class Written:
         self._noted.module.paddle_events_end(self._events)
 
 
-def begin(call: PaddleCall) -> Written | None:
+def begin(call: PaddleCall, norms: bool) -> Written | None:
     """Write down what the nodes of ``call``, which is about to run, do. None: it cannot be done."""
     noted = core()
     if noted is None or noted.watch is None or noted.events_problem or call.wanted:
@@ -80,11 +83,11 @@ def begin(call: PaddleCall) -> Written | None:
     try:
         if not roots or not roots[0].place.is_cpu_place():
             return None
-        begun = noted.module.paddle_events_begin(root_addresses(roots), MOST, _ask)
+        begun = noted.module.paddle_events_begin(root_addresses(roots), MOST, _ask, norms)
     except own(Exception) as error:
         noted.events_problem = f"{type(error).__name__}: {error}"
         return None
-    return Written(noted, *begun) if begun is not None else None
+    return Written(noted, *begun, norms) if begun is not None else None
 
 
 def _ask(value: Any) -> tuple[float, bool] | None:

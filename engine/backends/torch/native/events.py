@@ -30,24 +30,27 @@ _donors: list[Any] = []  # kept for good: its hook is called
 class Written:
     """What is written down of one call. On its thread, or on one parked inside it."""
 
-    def __init__(self, core: Core, walk: CoreWalk, events: Any, alike: int | None) -> None:
+    def __init__(self, core: Core, walk: CoreWalk, events: Any, alike: int | None, norms: bool = True) -> None:
         self._core = core
         self._walk = walk
         self._events = events
         self.kin = alike
+        self._norms = norms
         self._shapes = 0
         self._count = 0
 
     @property
     def twin(self) -> Hashable:
         """See ``BackwardCall.twin``, with shapes; ``kin`` is that without."""
-        return (self.kin, self._shapes, self._count) if self.kin is not None else None
+        return (self.kin, self._shapes, self._count) if self.kin is not None and self._norms else None
 
     def graph(self) -> tuple[int, int, int, bytes] | None:
         """Behind its end: what the extension needs to know it again (numbers for the graph and for the shapes of its
         gradients, how many nodes ran), and the places of the nodes by key; None where it cannot."""
         places = self._core.places.get(self.kin)
-        return (self.kin, self._shapes, self._count, places) if self.kin is not None and places is not None else None
+        if self.kin is None or places is None or not self._norms:
+            return None
+        return self.kin, self._shapes, self._count, places
 
     def take(self, order: Callable[[], Sequence[int]], partial: bool) -> NodeBatch:
         """What came since the last time. ``order``: of execution; ``partial``: it follows from more than the graph."""
@@ -77,7 +80,9 @@ class Written:
         self._core.module.torch_events_end(self._events)
 
 
-def begin(core: Core, walk: CoreWalk, outputs: tuple[Any, ...], most: int = MOST) -> Written | None:
+def begin(
+    core: Core, walk: CoreWalk, outputs: tuple[Any, ...], norms: bool = True, most: int = MOST
+) -> Written | None:
     """Write down what the next backward of this thread does. None: it cannot be done."""
     if "events" in core.failed:
         return None
@@ -88,8 +93,10 @@ def begin(core: Core, walk: CoreWalk, outputs: tuple[Any, ...], most: int = MOST
         tensor = outputs[0] if outputs else None
         if type(tensor) is not torch.Tensor or private.function_depth() or screen.compiled():
             return None
-        events = module.torch_events_begin(walk.raw, tensor, most)
-        return Written(core, walk, events, module.torch_alike(walk.raw)) if events is not None else None
+        events = module.torch_events_begin(walk.raw, tensor, most, norms)
+        if events is None:
+            return None
+        return Written(core, walk, events, module.torch_alike(walk.raw), norms)
     except own(Exception) as error:
         core.failed["events"] = f"{type(error).__name__}: {error}"
         return None
