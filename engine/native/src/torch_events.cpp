@@ -241,7 +241,9 @@ PyObject* torch_alike(PyObject*, PyObject* walk) {
   if (node_layout.leaf < 0 || nodes.empty()) Py_RETURN_NONE;
   Alike alike(nodes[0]);
   for (void* node : nodes) {
-    alike.node(node, stack_number(node));
+    uint64_t python;
+    if (!python_number(node, python)) Py_RETURN_NONE;
+    alike.node(node, python, stack_number(node));
     char* const* bounds = &at_offset<char*>(node, node_layout.edges);
     for (char* edge = bounds[0]; edge < bounds[1]; edge += node_layout.edge_bytes) {
       void* below = *reinterpret_cast<void**>(edge);

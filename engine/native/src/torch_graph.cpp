@@ -23,6 +23,42 @@ bool is_python_node(void* table) {
          strstr(name, "PyNode") != nullptr;
 }
 
+// The class of an autograd.Function is the program's, and may go: its number is never given to another one that comes to
+// lie there.
+struct PythonType {
+  PyObject* reference;  // weak: no class is kept, for it may keep tensors
+  uint64_t number;
+  uint32_t seen;  // in which survey it counted among the types
+};
+std::unordered_map<PyTypeObject*, PythonType> python_types;
+uint64_t python_numbers = 0;
+constexpr size_t kMostPythonTypes = 4096;
+
+// Of a node of this kind; nullptr, without an exception: it cannot be told. Valid until the next one is asked for.
+PythonType* python_type(void* node) {
+  PyObject* object = object_of(node);  // it is there as long as the node
+  PyObject* type = object ? reinterpret_cast<PyObject*>(Py_TYPE(object)) : nullptr;
+  PyObject* reference = type ? PyWeakref_NewRef(type, nullptr) : nullptr;
+  Py_XDECREF(object);
+  if (!reference) {
+    PyErr_Clear();
+    return nullptr;
+  }
+  auto known = python_types.find(reinterpret_cast<PyTypeObject*>(type));
+  if (known != python_types.end() && PyWeakref_GetObject(known->second.reference) == type) {
+    Py_DECREF(reference);
+    return &known->second;
+  }
+  if (known == python_types.end() && python_types.size() >= kMostPythonTypes) {
+    for (auto& each : python_types) Py_DECREF(each.second.reference);
+    python_types.clear();
+  }
+  PythonType& fresh = python_types[reinterpret_cast<PyTypeObject*>(type)];
+  Py_XDECREF(fresh.reference);
+  fresh = {reference, ++python_numbers, 0};
+  return &fresh;
+}
+
 // Borrowed; nullptr with an exception set. `each`: other nodes of this vtable may have another type.
 PyTypeObject* type_of(void* node, bool& each) {
   void* table = *static_cast<void**>(node);
@@ -84,7 +120,8 @@ struct Scratch {
   struct Type {  // of the last vtable that had this place
     void* table = nullptr;
     uint64_t type = 0;
-    uint32_t seen = 0;  // in which survey it counted among the types
+    uint32_t seen = 0;    // in which survey it counted among the types
+    bool python = false;  // each node has a type of its own
   } types[256];
   uint32_t surveys = 0;
   bool busy = false;
@@ -119,19 +156,30 @@ bool follow(void* const* roots, size_t count, Survey& found, bool exactly) {
     if (type.table != table) {
       bool each;
       PyTypeObject* known = type_of(node, each);
-      if (!known || each) return false;
-      type = {table, mixed(reinterpret_cast<uint64_t>(known)), 0};
+      if (!known) return false;
+      const bool python = each && is_python_node(table);
+      if (each && !python) return false;
+      type = {table, mixed(reinterpret_cast<uint64_t>(known)), 0, python};
     }
-    if (type.seen != scratch.surveys) {
-      type.seen = scratch.surveys;
+    uint64_t number = type.type, of_python = 0;
+    uint32_t* seen = &type.seen;
+    if (type.python) {
+      PythonType* one = python_type(node);
+      if (!one) return false;
+      of_python = one->number;
+      number = mixed(of_python + 0xD1B54A32D192ED03ull);
+      seen = &one->seen;
+    }
+    if (*seen != scratch.surveys) {
+      *seen = scratch.surveys;
       // Twice where two vtables take one place in turn, or one type has two: another number, never a wrong set.
-      found.types += type.type;
+      found.types += number;
     }
     // An accumulate node is made anew for each graph, its parameter stays.
     const uint64_t leaf = sequence_of(node) == UINT64_MAX ? at_offset<uint64_t>(node, node_layout.leaf) : 0;
     const uint64_t stack = stack_number(node);
-    const uint64_t made = mixed(type.type + stack) + mixed(leaf);
-    if (exactly) alike.node(node, stack);
+    const uint64_t made = mixed(number + stack) + mixed(leaf);
+    if (exactly) alike.node(node, of_python, stack);
     found.one += mixed(made);
     found.other += mixed(made + 0x9E3779B97F4A7C15ull);
     char* const* bounds = &at_offset<char*>(node, node_layout.edges);
@@ -154,11 +202,22 @@ bool follow(void* const* roots, size_t count, Survey& found, bool exactly) {
 
 Alike::Alike(void* first) : first_(first ? sequence_of(first) : 0) {}
 
-void Alike::node(void* node, uint64_t stack) {
+void Alike::node(void* node, uint64_t python, uint64_t stack) {
   const uint64_t number = sequence_of(node);
   mix(*static_cast<uint64_t*>(node));  // its type, by the table of its functions
+  mix(python);
   mix(number == UINT64_MAX ? at_offset<uint64_t>(node, node_layout.leaf) : first_ - number);
   mix(stack);
+}
+
+bool python_number(void* node, uint64_t& number) {
+  number = 0;
+  auto known = types_by_table.find(*static_cast<void**>(node));
+  if (known == types_by_table.end()) return false;
+  if (known->second || !is_python_node(known->first)) return true;
+  const PythonType* type = python_type(node);
+  if (type) number = type->number;
+  return type;
 }
 
 Surveyed survey(void* const* roots, size_t count, Survey& found, Keys* keys) {

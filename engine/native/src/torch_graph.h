@@ -88,7 +88,8 @@ std::vector<uint32_t> order_of(const Graph& graph);
 class Alike {
  public:
   explicit Alike(void* first);
-  void node(void* node, uint64_t stack);
+  // `python`: as `python_number` tells it.
+  void node(void* node, uint64_t python, uint64_t stack);
   // `key`: kNoKey where it leads nowhere.
   void edge(uint32_t key, uint32_t slot) {
     mix(key);
@@ -108,6 +109,10 @@ class Alike {
   uint64_t hash_ = 1, first_;
 };
 
+// A number for the class of an autograd.Function that this node of a walked graph is of, never given to another one; 0
+// where it is no such node. False where it cannot be told.
+bool python_number(void* node, uint64_t& number);
+
 // What is said of a graph: sums over types, stacks and accumulate nodes, equal for graphs that are alike.
 struct Survey {
   size_t nodes = 0;
@@ -118,9 +123,9 @@ struct Survey {
 };
 enum class Surveyed { done, unknown, failed };  // failed: with an exception set
 
-// Of the graph below these nodes, which must be alive meanwhile. Unknown where a node tells its type by its Python object
-// alone. Making one may run a collection, and in it code of the program's. `keys`: `alike` is told too, and it gets the
-// keys of the nodes, as `Graph` has them.
+// Of the graph below these nodes, which must be alive meanwhile. Unknown where torch has no type for one of them. Making a
+// Python object may run a collection, and in it code of the program's. `keys`: `alike` is told too, and it gets the keys of
+// the nodes, as `Graph` has them.
 Surveyed survey(void* const* roots, size_t count, Survey& found, Keys* keys = nullptr);
 
 // torch_survey(roots) -> (nodes, types, one, other, last), or None where it is not known.

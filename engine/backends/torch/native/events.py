@@ -80,9 +80,7 @@ class Written:
         self._core.module.torch_events_end(self._events)
 
 
-def begin(
-    core: Core, walk: CoreWalk, outputs: tuple[Any, ...], norms: bool = True, most: int = MOST
-) -> Written | None:
+def begin(core: Core, walk: CoreWalk, outputs: tuple[Any, ...], norms: bool = True, most: int = MOST) -> Written | None:
     """Write down what the next backward of this thread does. None: it cannot be done."""
     if "events" in core.failed:
         return None
