@@ -39,6 +39,7 @@ class ZeroRate(LoopDetector):
         self._scheduled = collections.Counter[int]()
         self._refs: dict[int, weakref.ref[Any]] = {}  # the schedulers themselves, by the same
         self._would: dict[int, list[tuple[str, SourceLine]]] = {}  # id of an optimizer -> code that was never called
+        self._follows: set[int] = set()  # ids of optimizers that step with the rate of a scheduler
 
     def happens(self, event: OptimizerEvent, optimizer: Optimizer | None) -> None:
         if event.what == "scheduler":
@@ -49,6 +50,8 @@ class ZeroRate(LoopDetector):
             self._refs[key] = weakref.ref(event.scheduler)
         elif event.what == "scheduled":
             self._scheduled[key] += 1
+        elif event.what == "step" and event.scheduler is not None:
+            self._follows.add(key)
         elif event.what == "stepped" and optimizer is not None and optimizer.steps == _LOOK:
             self._look(optimizer, event.scheduler)
 
@@ -73,12 +76,16 @@ class ZeroRate(LoopDetector):
                 self._faded(optimizer, rates)
 
     def _tell_zero(self, optimizer: Optimizer, steps: int) -> None:
-        scheduler = self._schedulers.get(optimizer.key, self._schedulers.get(0))
+        scheduler = self._schedulers.get(optimizer.key)
+        if scheduler is None and optimizer.key in self._follows:
+            scheduler = self._schedulers.get(0)
         stepped = self._steps_of(optimizer)
         by_scheduler = scheduler is not None and (optimizer.first_rate != 0 or stepped > 0)
         line = scheduler if by_scheduler else optimizer.made
         source = "its scheduler sets it to 0" if by_scheduler else "it was made with 0"
         evidence = [f"the rate was 0 at all {steps} steps; {optimizer.first_rate} as the optimizer was made"]
+        if scheduler is None and 0 in self._schedulers:
+            evidence.append("no scheduler drives it: it was made with a number, not with the scheduler itself")
         # Where the rate of an optimizer is a scheduler, which is made before it.
         ahead = optimizer.key not in self._schedulers and optimizer.first_rate == 0
         never = scheduler is not None and (ahead or by_scheduler) and not stepped

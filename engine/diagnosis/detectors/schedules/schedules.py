@@ -108,7 +108,7 @@ class ScheduleUnused(LoopDetector):
 
     Evidence: how often the scheduler and the optimizers stepped, and the rates at these steps.
     Mistaken for: a run that ends within its first epoch (fewer than 10 steps, an exception: not told; where the source
-    steps it somewhere it is a note), schedulers that another one steps (not told).
+    steps it somewhere it is a note), schedulers that another one steps or has (not told).
     Cost: none.
     """
 
@@ -116,6 +116,7 @@ class ScheduleUnused(LoopDetector):
         super().__init__(facts)
         self._known: dict[int, _Scheduler] = {}
         self._followed: set[int] = set()  # ids of schedulers that stepping optimizers read their rate from
+        self._inner: set[int] = set()  # of those that another one has
         self._failed = False
 
     def happens(self, event: OptimizerEvent, optimizer: Optimizer | None) -> None:
@@ -126,6 +127,7 @@ class ScheduleUnused(LoopDetector):
         if event.what == "scheduler":
             owner = id(event.optimizer) if event.optimizer is not None else 0
             self._known[key] = _Scheduler(weakref.ref(scheduler), type(scheduler).__name__, event.line, owner)
+            self._inner |= set(map(id, _parts(scheduler)))
         elif event.what == "scheduled" and key in self._known:
             self._known[key].steps += 1
         elif event.what == "step":
@@ -146,7 +148,8 @@ class ScheduleUnused(LoopDetector):
             return
         for key, known in self._known.items():
             own = self.ledger.optimizers.get(known.optimizer)
-            if known.steps >= 2 and key not in self._followed and (own is None or not own.steps):
+            alone = key not in self._followed and key not in self._inner
+            if known.steps >= 2 and alone and (own is None or not own.steps):
                 self._tell_other(known, max(stepping, key=lambda each: each.steps))
         driven = {known.optimizer for known in self._known.values() if known.steps}
         for known in reversed(list(self._known.values())):
@@ -164,11 +167,15 @@ class ScheduleUnused(LoopDetector):
             f"{other.kind}, made in {place(other.made)}, stepped {other.steps} times with the rate"
             f"{'s' * (len(rates) > 1)} {', '.join(f'{rate:.3g}' for rate in rates[:4])}",
         ]
+        line = known.made
+        if own is None and other.made is not None:  # it was given a number, where the scheduler itself belongs
+            line = other.made
+            evidence.append(f"{other.kind} was made with the number {other.first_rate}: give it the scheduler itself")
         self.facts.tell(
             Finding(
                 0, "schedule-unused", "error", 0.9,
                 f"{known.kind} drives {what}: the rate of {other.kind}, which steps, does not follow it",
-                cause=self.facts.cause(known.made), evidence=evidence, next=rate_commands(self, other),
+                cause=self.facts.cause(line), evidence=evidence, next=rate_commands(self, other),
             )
         )  # fmt: skip
 

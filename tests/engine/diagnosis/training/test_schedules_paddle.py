@@ -94,6 +94,13 @@ rate = float(epochs // warm)
 optimizer = paddle.optimizer.SGD(rate, parameters=model.parameters())  # CAUSE
 fit(model, optimizer)
 """,
+    "zero-learning-rate: the first rate of a warm-up as a number": """
+model = net()
+inner = paddle.optimizer.lr.CosineAnnealingDecay(0.1, 10)
+scheduler = paddle.optimizer.lr.LinearWarmup(inner, 4, 0.0, 0.1)
+optimizer = paddle.optimizer.Adam(scheduler.get_lr(), parameters=model.parameters())  # CAUSE
+fit(model, optimizer, scheduler.step)
+""",
     "schedule-order: in a trainer": """
 class Trainer:
     def __init__(self):
@@ -113,8 +120,8 @@ for batch, target in pairs:
 """,
     "schedule-unused: of no optimizer": """
 model = net()
-scheduler = paddle.optimizer.lr.StepDecay(0.1, 2)  # CAUSE
-optimizer = paddle.optimizer.Adam(scheduler.get_lr(), parameters=model.parameters())
+scheduler = paddle.optimizer.lr.StepDecay(0.1, 2)
+optimizer = paddle.optimizer.Adam(scheduler.get_lr(), parameters=model.parameters())  # CAUSE
 fit(model, optimizer, scheduler.step)
 """,
     "schedule-unused: never stepped": """
