@@ -6,12 +6,19 @@ import ast
 from typing import Any
 
 from adbg.engine.diagnosis.source import tree_of
-from adbg.engine.diagnosis.values import attribute, value_of
+from adbg.engine.diagnosis.values import Step, attribute, value_of
 
 
 def self_of(frame: Any) -> Any:
     names = frame.f_code.co_varnames[:1]
     return value_of(frame, ast.Name("self")) if names == ("self",) else None
+
+
+def weights_of(steps: list[Step]) -> list[Any]:
+    """Of the framework's module whose forward failed: its operator may have been given a view of one."""
+    failed = next((holder for holder in (self_of(frame) for frame, _ in reversed(steps)) if holder is not None), None)
+    values = [attribute(failed, name) for name in ("weight", "bias")] if failed is not None else []
+    return [value for value in values if value is not None]
 
 
 def path_to(owner: Any, wanted: Any, depth: int = 3) -> list[str] | None:

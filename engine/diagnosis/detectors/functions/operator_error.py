@@ -11,7 +11,7 @@ from adbg.engine.diagnosis.detector import Detector, detector
 from adbg.engine.diagnosis.detectors.functions.counts import count_of
 from adbg.engine.diagnosis.detectors.functions.foreign import kept_in
 from adbg.engine.diagnosis.detectors.functions.inference import is_inference, is_refused, mode_of
-from adbg.engine.diagnosis.detectors.functions.layers import made_in, path_to, self_of
+from adbg.engine.diagnosis.detectors.functions.layers import made_in, path_to, self_of, weights_of
 from adbg.engine.diagnosis.source import expression_at, operands_of
 from adbg.engine.diagnosis.values import (
     Step,
@@ -228,7 +228,7 @@ class OperatorError(Detector):
             operands = _distinct([*wide, *operands, *seen])
         # What has no name in the user's function is known by that of the framework's argument.
         given = inputs or [each for each in operands if not facts.name_of(each[1])]
-        wrong = self._other_kind(text, operands, given)
+        wrong = self._other_kind(text, operands, given, weights_of(steps[place + 1 :]))
         if wrong is not None:
             name, value, why = wrong
             line = self._made(steps, place, name, value, error)
@@ -359,7 +359,7 @@ class OperatorError(Detector):
         return tuple(self.facts.backend.meta(value).shape or ())
 
     def _other_kind(
-        self, text: str, operands: list[tuple[str, Any]], inputs: list[tuple[str, Any]]
+        self, text: str, operands: list[tuple[str, Any]], inputs: list[tuple[str, Any]], weights: list[Any]
     ) -> tuple[str, Any, str] | None:
         """The operand whose dtype or device is not that of the others."""
         meta = self.facts.backend.meta
@@ -372,6 +372,7 @@ class OperatorError(Detector):
         if not _DTYPES.search(text):
             return None
         known = [meta(value).dtype for _, value in operands if self.facts.name_of(value)]
+        known = known or [meta(value).dtype for value in weights if self.facts.name_of(value)]
         said = [_WORDS.get(word.lower(), "") for word in _GOT.findall(text)]
         for name, value in inputs:
             dtype = meta(value).dtype

@@ -163,6 +163,23 @@ class Model(nn.Layer):
 times = paddle.to_tensor(np.random.rand(5, 4), stop_gradient=False)
 Model()(times).mean().backward()
 """
+WIDENED = """
+import numpy as np
+class Model(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv1D(1, 2, 3, padding=1), nn.BatchNorm1D(2), nn.ReLU())
+        self.fc = nn.Linear(2, 1)
+    def forward(self, x):
+        return self.fc(self.features(x).mean(-1))
+model, rng = Model(), np.random.default_rng(0)
+for epoch in range(2):
+    rows = rng.random((5, 1, 8), dtype="float32")
+    if epoch:
+        rows = rng.beta(0.4, 0.4, size=(5, 1, 1)) * rows
+    rows = paddle.to_tensor(rows)  # CAUSE
+    model(rows).mean().backward()
+"""
 UNRESTORED = """
 def block(x):
     return F.dropout(net[1](net[0](x)), 0.5)
@@ -234,6 +251,7 @@ print(paddle.rand([2]).tolist())
 CASES: list[tuple[str, str]] = [
     ("wrong-derivative", FACTOR), ("wrong-derivative", TERM), ("uninitialised", UNWRITTEN),
     ("missing-gradient", NONE), ("operator-error", LAYER), ("operator-error", DTYPE), ("operator-error", DOUBLE),
+    ("operator-error", WIDENED),
     ("recompute-differs", NUMPY_RANDOM),
     ("function-contract", SHAPE), ("backward-error", OWN), ("gradient-hook", ZERO), ("gradient-hook", SCALED),
     ("hooks-pile-up", PILE), ("recompute-differs", UNRESTORED),
