@@ -28,13 +28,13 @@ class Leaf:
     norms: list[float] = field(default_factory=list)
     cleared: bool = False  # a backward found it without a gradient, after it had one
     path: str = ""  # the name as commands take it
-    called: str = ""  # of one without a name: a variable of the program's
+    called: str = ""  # where the program keeps it: of one without a name, or in a plain container
     last: bool = False  # every backward came to it behind all that are optimized: it is upstream of those
     with_steps: bool = False
 
     @property
     def words(self) -> str:
-        return self.name or self.called or f"a tensor of shape {list(self.shape)}"
+        return self.called or self.name or f"a tensor of shape {list(self.shape)}"
 
 
 def tensors_of(graph: Graph) -> Iterator[Any]:
@@ -61,11 +61,20 @@ def in_container(ledger: Ledger, found: list[Leaf]) -> tuple[str, SourceLine] | 
                 held = [] if name.startswith("_") else [each for each in _held(value, 3, "") if each[0] in leaves]
                 for id_, path in held:
                     leaves[id_].called = f"{kind}.{name}{path}"
-                with suppress(Exception):
-                    code = type(module).__init__.__code__
-                    line = assigned(os.path.abspath(code.co_filename), name, kind) if held else None
-                    if line is not None:
-                        return f"{kind}.{name}", line
+                line = _assigned(type(module), name) if held else None
+                if line is not None:
+                    return f"{kind}.{name}", line
+    return None
+
+
+def _assigned(kind: type, attribute: str) -> SourceLine | None:
+    """Where the class, or one that it inherits from, gives its instances the attribute."""
+    for each in kind.__mro__:
+        with suppress(Exception):
+            code = each.__init__.__code__
+            line = assigned(os.path.abspath(code.co_filename), attribute, each.__name__)
+            if line is not None:
+                return line
     return None
 
 

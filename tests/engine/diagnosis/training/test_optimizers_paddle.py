@@ -83,6 +83,28 @@ for _ in range(5):
     optimizer.step()
 """,
     ),
+    "layers in a plain dict that the base class keeps": (
+        "not-optimized",
+        """
+class Trunk(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(6, 6)
+        self.heads = self.build_heads()  # CAUSE
+
+    def forward(self, x):
+        x = nn.functional.relu(self.body(x))
+        return sum(head(x) for head in self.heads.values())
+
+class Net(Trunk):
+    def build_heads(self):
+        return {name: nn.Linear(6, 1) for name in ("one", "other")}
+
+model = Net()
+optimizer = paddle.optimizer.Adam(0.01, parameters=model.parameters())
+"""
+        + LOOP,
+    ),
     "layers in a plain list": (
         "not-optimized",
         """
