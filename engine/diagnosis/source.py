@@ -199,9 +199,10 @@ def returns_of(function: ast.AST) -> list[ast.Return]:
     )
 
 
-def line_of_result(file: str, function: ast.AST, place: int) -> int:
+def line_of_result(file: str, function: ast.AST, place: int, factor: bool = False) -> int:
     """Where a function makes its ``place``-th result: the last return, or the line that gave the variable which it
-    returns there its value."""
+    returns there its value. ``factor``: of a product of an argument and a variable that the function computes, the line
+    that computes the variable."""
     returns = returns_of(function)
     if not returns:
         return getattr(function, "lineno", 0)
@@ -212,14 +213,42 @@ def line_of_result(file: str, function: ast.AST, place: int) -> int:
         value = value.elts[place]
     line = value.lineno if value is not None else returns[-1].lineno
     for _ in range(5):
-        if not isinstance(value, ast.Name):
+        other = _factor(function, value) if factor else None
+        if other is not None:
+            made = assigned_before(file, line, other.id)
+            if made is None or made[0] >= line or _is_given(made[1], function):
+                break
+        elif not isinstance(value, ast.Name):
             break
-        made = assigned_before(file, line, value.id)
+        else:
+            made = assigned_before(file, line, value.id)
         if made is None or made[0] >= line:
             break
         line, statement = made
         value = getattr(statement, "value", None)
     return line
+
+
+def _factor(function: ast.AST, value: ast.AST | None) -> ast.Name | None:
+    """The variable in ``grad * variable``, where grad is an argument."""
+    if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Mult):
+        return None
+    given = parameters_of(function)
+    for one, other in ((value.left, value.right), (value.right, value.left)):
+        if isinstance(one, ast.Name) and one.id in given and isinstance(other, ast.Name) and other.id not in given:
+            return other
+    return None
+
+
+def _is_given(statement: ast.AST, function: ast.AST) -> bool:
+    """Whether it only gets what an argument holds (``x, = ctx.saved_tensors``), or makes a mask: what is missing beside
+    that is missing in the product."""
+    value = getattr(statement, "value", None)
+    if value is not None and any(isinstance(each, ast.Compare) for each in ast.walk(value)):
+        return True
+    while isinstance(value, (ast.Attribute, ast.Subscript, ast.Call)):
+        value = value.func if isinstance(value, ast.Call) else value.value
+    return isinstance(value, ast.Name) and value.id in parameters_of(function)
 
 
 def parameters_of(function: ast.AST) -> Sequence[str]:

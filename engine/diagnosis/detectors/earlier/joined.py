@@ -144,7 +144,7 @@ class Joining(Detector):
             kept = cached(line)
             if kept is not None:
                 return kept
-        built = _built(made[len(shared) :])
+        built = _built(made[len(shared) :], at_once=shared[-1] == used[len(shared) - 1])
         if built is not None:
             return built
         running = _running_functions()
@@ -170,11 +170,14 @@ class Joining(Detector):
         return plain or (inner, "")
 
 
-def _built(made: Sequence[SourceLine]) -> tuple[SourceLine, str] | None:
-    """Where the constructor of an object keeps what it made, of the innermost one: constructors return nothing."""
+def _built(made: Sequence[SourceLine], at_once: bool) -> tuple[SourceLine, str] | None:
+    """Where the constructor of an object keeps what it made, of the innermost one: constructors return nothing.
+    ``at_once``: the statement that builds the object also runs what takes it (``train(Model())``), and carries nothing:
+    then it is the constructor that hands it on, however."""
     for line in reversed(made):
         if line.function.rpartition(".")[2] == "__init__":
-            return kept_on(line, assigned_on(line.file, line.line))
+            names = assigned_on(line.file, line.line)
+            return kept_on(line, names) or ((line, names[-1] if names else "") if at_once else None)
     return None
 
 

@@ -23,13 +23,15 @@ _SAMPLES = 3  # calls of one function that are checked
 _FUNCTIONS = 50
 
 
-def result_line(function: type, place: int, method: str = "backward") -> SourceLine | None:
-    """Where a function's backward makes what it returns at ``place``."""
+def result_line(function: type, place: int, method: str = "backward", factor: bool = False) -> SourceLine | None:
+    """Where a function's backward makes what it returns at ``place``; see ``line_of_result``."""
     code = plain_code(function, method)
     tree = function_named(code.co_filename, code.co_firstlineno) if code is not None else None
     if code is None or tree is None:
         return None
-    return SourceLine(os.path.abspath(code.co_filename), line_of_result(code.co_filename, tree, place), code.co_name)
+    return SourceLine(
+        os.path.abspath(code.co_filename), line_of_result(code.co_filename, tree, place, factor), code.co_name
+    )
 
 
 def argument_name(function: type, place: int) -> str:
@@ -204,7 +206,7 @@ class WrongDerivative(Detector):
     ) -> None:  # fmt: skip
         facts = self.facts
         cause = unwritten(seen.function) if kind == "uninitialised" else None
-        cause = cause or result_line(seen.function, place)
+        cause = cause or result_line(seen.function, place, factor=kind == "wrong-derivative")
         evidence = [*evidence, *[
             f"random direction {n}: the forward changes by {numeric:.6g} (finite differences, {check.precision}), its "
             f"backward says {'None' if check.missing else format(analytic, '.6g')}"

@@ -15,10 +15,10 @@ def self_of(frame: Any) -> Any:
 
 
 def weights_of(steps: list[Step]) -> list[Any]:
-    """Of the framework's module whose forward failed: its operator may have been given a view of one."""
+    """What the framework's module whose forward failed has as such, tensors or not: its operator may have been given a
+    view of one."""
     failed = next((holder for holder in (self_of(frame) for frame, _ in reversed(steps)) if holder is not None), None)
-    values = [attribute(failed, name) for name in ("weight", "bias")] if failed is not None else []
-    return [value for value in values if value is not None]
+    return [attribute(failed, name) for name in ("weight", "bias")] if failed is not None else []
 
 
 def path_to(owner: Any, wanted: Any, depth: int = 3) -> list[str] | None:

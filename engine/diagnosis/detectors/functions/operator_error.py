@@ -9,6 +9,7 @@ from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, detector
 from adbg.engine.diagnosis.detectors.functions.counts import count_of
+from adbg.engine.diagnosis.detectors.functions.datasets import item_line
 from adbg.engine.diagnosis.detectors.functions.foreign import kept_in
 from adbg.engine.diagnosis.detectors.functions.inference import is_inference, is_refused, mode_of
 from adbg.engine.diagnosis.detectors.functions.layers import made_in, path_to, self_of, weights_of
@@ -235,7 +236,7 @@ class OperatorError(Detector):
             kept = kept_in(facts.backend, steps, line, facts.backend.meta(value).dtype) if line is not None else None
             if kept is not None:
                 return kept[1], f"{kept[0]} makes that {why}"
-            return (line, why) if line is not None else None
+            return (item_line(steps, line, name) or line, why) if line is not None else None
         for name, value in inputs:
             line = self._made(steps, place, name, value, error)
             source = facts.text_of(line) if line is not None else ""
@@ -372,7 +373,8 @@ class OperatorError(Detector):
         if not _DTYPES.search(text):
             return None
         known = [meta(value).dtype for _, value in operands if self.facts.name_of(value)]
-        known = known or [meta(value).dtype for value in weights if self.facts.name_of(value)]
+        tensors = [value for value in weights if self.facts.backend.is_tensor(value)]
+        known = known or [meta(value).dtype for value in tensors if self.facts.name_of(value)]
         said = [_WORDS.get(word.lower(), "") for word in _GOT.findall(text)]
         for name, value in inputs:
             dtype = meta(value).dtype

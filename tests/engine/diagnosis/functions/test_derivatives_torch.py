@@ -35,8 +35,8 @@ class Sigmoid(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_output):
         y, = ctx.saved_tensors
-        slope = y * (1 + y)
-        grad_input = grad_output * slope  # CAUSE
+        slope = y * (1 + y)  # CAUSE
+        grad_input = grad_output * slope
         return grad_input
 
 class Net(nn.Module):

@@ -40,8 +40,8 @@ class Gelu(PyLayer):
     @staticmethod
     def backward(ctx, grad):
         x, s = ctx.saved_tensor()
-        slope = s + x * s * (1 - s)
-        gx = grad * slope  # CAUSE
+        slope = s + x * s * (1 - s)  # CAUSE
+        gx = grad * slope
         return gx
 class Net(nn.Layer):
     def __init__(self):

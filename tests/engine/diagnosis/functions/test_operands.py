@@ -149,8 +149,30 @@ def train():
         head(features).square().mean().backward()
 train()
 """
+# The loop only takes what the data set gives.
+DATA = """
+import numpy as np
+class Rows(framework.io.Dataset):
+    def __init__(self, n):
+        self.n = n
+    def __len__(self):
+        return self.n
+    def __getitem__(self, i):
+        y = np.float32(i % 2)
+        x = np.linspace(0.0, 1.0, 4) * i  # CAUSE
+        return y, x
+net = nn.Linear(4, 1)
+for epoch in range(2):
+    for step, (y, x) in enumerate(framework.io.DataLoader(Rows(8), batch_size=4)):
+        net(x).square().mean().backward()
+"""
+LOADER = DATA.replace("for epoch", "loader = framework.io.DataLoader(Rows(8), batch_size=4)\nfor epoch").replace(
+    "step, (y, x) in enumerate(framework.io.DataLoader(Rows(8), batch_size=4))", "y, x in loader"
+)
 
 BOTH = {
+    "data": DATA,
+    "loader": LOADER,
     "batch": BATCH,
     "carried": CARRIED,
     "later": LATER,
@@ -166,7 +188,11 @@ TORCH = {"inference": INFERENCE, "embedded": EMBEDDED}  # Paddle has no such ten
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     programs = BOTH | (TORCH if request.param == "torch" else {})
     if request.param == "torch":
-        words = ("framework.to_tensor", "framework.from_numpy"), ("astype('float64')", "double()")
+        words = (
+            ("framework.to_tensor", "framework.from_numpy"),
+            ("astype('float64')", "double()"),
+            ("framework.io.", "framework.utils.data."),
+        )
         for word, theirs in words:
             programs = {name: text.replace(word, theirs) for name, text in programs.items()}
     texts = {name: HEAD[request.param] + text for name, text in programs.items()}

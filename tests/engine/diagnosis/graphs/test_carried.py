@@ -56,6 +56,32 @@ def fit():
 fit()
 """
 
+# The statement that builds the parts also trains them: the constructor hands on what it made.
+HANDED = """
+class Part(Module):
+    def __init__(self, support):
+        super().__init__()
+        self.support, self.body = support, nn.Linear(4, 4)
+    def forward(self, x):
+        return self.body(x @ self.support)
+class Net(Module):
+    def __init__(self):
+        super().__init__()
+        self.source = nn.Linear(4, 4)
+        support = self.source(noise(4, 4)).tanh()  # CAUSE
+        self.parts = nn.Sequential(Part(support), Part(support))
+    def forward(self, x):
+        return self.parts(x)
+def fit(net):
+    optimizer = sgd(net.parameters())
+    for step in range(3):
+        loss = net(noise(8, 4)).square().mean()
+        optimizer.CLEAR()
+        loss.backward()
+        optimizer.step()
+fit(Net())
+"""
+
 # The same with a list: the last features are kept for the next batch, behind the backward.
 QUEUE = """
 net = nn.Linear(3, 4)
@@ -190,7 +216,7 @@ COPIED = PARTS.replace("KEEP", "self.parts = list(map(lambda each: each.detach()
 
 BUGGY = {
     "built": (BUILT, "second-backward"), "bank": (BANK, "second-backward"), "queue": (QUEUE, "second-backward"),
-    "meter": (METER, "graph-kept"), "listed": (LISTED, "second-backward"),
+    "meter": (METER, "graph-kept"), "listed": (LISTED, "second-backward"), "handed": (HANDED, "second-backward"),
 }  # fmt: skip
 HEALTHY = {"later": LATER, "unfrozen": UNFROZEN, "apart": APART, "copied": COPIED}
 
