@@ -86,15 +86,13 @@ class TorchCall(TorchGraph, BackwardCall):
         """What backward was called on."""
         return self._outputs
 
-    @property
-    def only_screened(self) -> bool:  # type: ignore[override]
-        return self._hooks is not None and self._hooks.only_screened
-
     def hook(self, plan: HookPlan) -> int:
         hooks = self._hooks
         if hooks is None:
             hooks = self._hooks = TorchHooks(self, self._sink, self._entry_point, self.task)
-        return hooks.hook(plan)
+        hooked = hooks.hook(plan)
+        self.only_screened = hooks.only_screened
+        return hooked
 
     def collect(self, norms: bool = True) -> bool:
         far = self.far
