@@ -96,7 +96,7 @@ void NodeEvents::left(NodeRun& run) {
 }
 
 NodeEvents::Taken NodeEvents::take() {
-  Taken taken{{}, 0, scale_};
+  Taken taken{{}, 0, scale_so_far()};
   {
     std::lock_guard<std::mutex> held(lock_);
     taken.events = events_;
@@ -104,19 +104,17 @@ NodeEvents::Taken NodeEvents::take() {
     events_.clear();
     limit_ -= std::min(limit_, taken.events.size());
   }
-  taken.scale.until_now();
   in_order(taken.events);
   return taken;
 }
 
 NodeEvents::Taken NodeEvents::so_far() {
-  Taken taken{{}, 0, scale_};
+  Taken taken{{}, 0, scale_so_far()};
   {
     std::lock_guard<std::mutex> held(lock_);
     taken.events = events_;
     taken.lost = lost_;
   }
-  taken.scale.until_now();
   in_order(taken.events);
   return taken;
 }

@@ -45,7 +45,6 @@ class NodeEvents : public Followed {
  private:
   void look(NodeRun& run, Tensors* gradients);
 
-  const TickScale scale_;
   const bool norms_;
   std::mutex lock_;
   std::vector<Event> events_;

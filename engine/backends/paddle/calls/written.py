@@ -87,7 +87,10 @@ def begin(call: PaddleCall, norms: bool) -> Written | None:
     except own(Exception) as error:
         noted.events_problem = f"{type(error).__name__}: {error}"
         return None
-    return Written(noted, *begun, norms) if begun is not None else None
+    if begun is None:
+        return None
+    events, count, alike = begun
+    return Written(noted, events, count, alike, norms)
 
 
 def _ask(value: Any) -> tuple[float, bool] | None:

@@ -71,7 +71,7 @@ def _assigned(kind: type, attribute: str) -> SourceLine | None:
     """Where the class, or one that it inherits from, gives its instances the attribute."""
     for each in kind.__mro__:
         with suppress(Exception):
-            code = each.__init__.__code__
+            code = getattr(each, "__init__").__code__  # noqa: B009  (no type checker lets a class be asked for it)
             line = assigned(os.path.abspath(code.co_filename), attribute, each.__name__)
             if line is not None:
                 return line
