@@ -14,6 +14,7 @@ from time import perf_counter_ns
 from types import FrameType, FunctionType
 from typing import Any
 
+from adbg.engine import own_threads
 from adbg.engine.backends.base import HookSink
 from adbg.engine.backends.common.shield import surely
 from adbg.engine.backends.common.tracebacks import clean_text, strip_own
@@ -273,7 +274,7 @@ class EngineEntry:
         elif self.checks is not None and self.checks.try_now(entry.f_back):
             self.checks = None
             self._quicken()
-        if state.passing:
+        if state.passing or own_threads.is_own():
             opened = Open(entry, (), {}, partial, 0, "")
             opened.passing = True
             state.open.append(opened)

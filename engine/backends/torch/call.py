@@ -222,6 +222,22 @@ def under_way(
     return sorted(found, key=lambda entry: -entry[0].number)
 
 
+def on_stack(
+    frame: types.FrameType | None, codes: Container[types.CodeType], at_work: Container[types.CodeType]
+) -> list[TorchCall]:
+    """Calls that ``frame`` or one around it runs (``codes``: see ``under_way``), or begins or ends (``at_work``, of ours,
+    with one in their local ``begun``): a finalizer of the program's may run a backward in the midst of that."""
+    found = []
+    while frame is not None:
+        held = local(frame, "call") if frame.f_code in codes else None
+        held = local(frame, "begun") if frame.f_code in at_work else held
+        call = getattr(getattr(held, "begun", held), "call", None)  # a call without Python has what Python made of it
+        if call is not None:
+            found.append(call)
+        frame = frame.f_back
+    return found
+
+
 class Arguments:
     """What was passed to ``run_backward`` (torch/csrc/autograd/python_engine.cpp, THPEngine_run_backward)."""
 

@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 
+from adbg.engine import own_threads
 from adbg.engine.backends.base import HookSink
 from adbg.engine.backends.common.shield import surely
 from adbg.engine.backends.torch import private
-from adbg.engine.backends.torch.call import Arguments, Begun, TorchCall, entry_function, under_way
+from adbg.engine.backends.torch.call import Arguments, Begun, TorchCall, entry_function, on_stack, under_way
 from adbg.engine.backends.torch.failures import mark_told, unexpected, unmark_told
 from adbg.engine.backends.torch.hooking import HookRegistration
 from adbg.engine.backends.torch.native.alone import adopt, pass_alone, record_alone, take_over
@@ -27,7 +28,6 @@ from adbg.engine.backends.torch.native.brief import Calls, Facts, Passed
 from adbg.engine.backends.torch.native.survey import Surveyor
 from adbg.engine.backends.torch.services import Services, root_nodes
 from adbg.engine.backends.torch.stacks import FrameFilter
-from adbg.engine.frames import local
 from adbg.engine.outside import DISGUISED, own, suppress
 
 
@@ -149,7 +149,7 @@ class EngineEntry:
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Begun | None:
         """Count a call, and report it when armed. None: it is adbg's own. Raises the user's kill, nothing else."""
         sink = self._sink  # once: a detach on another thread takes it away at any moment
-        if self._passing.depth or sink is None:
+        if self._passing.depth or sink is None or own_threads.is_own():
             return None
         if private.tracing():
             return None
@@ -200,12 +200,7 @@ class EngineEntry:
 
     def _prune(self, frame: types.FrameType | None) -> None:
         """Close what an interrupt left open on this thread, where it came while a call was being closed."""
-        running = []
-        while frame is not None:
-            if frame.f_code in self.codes and isinstance(begun := local(frame, "call"), (Begun, self.calls.kind)):
-                running.append(getattr(begun, "call", None))
-            frame = frame.f_back
-        here = threading.get_ident()
+        here, running = threading.get_ident(), on_stack(frame, self.codes, _AT_WORK)
         for call in [call for call in self.open if call.thread == here and call not in running]:
             self._drop(call)
 
@@ -428,3 +423,8 @@ class EngineEntry:
                 call.learn_task(task)
                 return call, key
         return None
+
+
+_AT_WORK = {
+    getattr(EngineEntry, name).__code__ for name in ("_report", "_in_full", "_adopt", "_end_brief", "failed", "end")
+}

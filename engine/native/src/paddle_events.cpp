@@ -13,6 +13,7 @@
 #include "numbers.h"
 #include "paddle_graph.h"
 #include "paddle_tensors.h"
+#include "raised_later.h"
 #include "ticks.h"
 
 namespace adbg {
@@ -148,6 +149,8 @@ void measure(Events& events, const void* gradients, double& norm, uint16_t& flag
     int nonfinite = 0;
     if (answer && PyTuple_Check(answer) && PyArg_ParseTuple(answer, "dp", &norm, &nonfinite))
       flags = static_cast<uint16_t>(kHasNorm | (nonfinite ? kNonfinite : 0));
+    else if (!answer && value && ask && PyErr_Occurred())
+      raise_later();  // ours are caught in there: a signal handler of the program's raised it
     PyErr_Clear();
     Py_XDECREF(answer);
     Py_XDECREF(value);

@@ -13,10 +13,14 @@ namespace {
 // Whether Python must look at it: it has an element that is not finite, or cannot be read here.
 bool suspicious(const void* tensor, PaddleSums& sums) {
   const PaddleView view = paddle.view(tensor);
-  if (view.seen == PaddleView::undefined || (view.seen == PaddleView::floats && !view.count)) return false;
+  if (view.seen == PaddleView::undefined || (view.seen == PaddleView::floats && !view.count)) {
+    sums.drop(tensor);
+    return false;
+  }
   bool bad = false;
   double squares = 0;
   if (!paddle.squares(view, squares, bad)) {
+    sums.drop(tensor);
     seen.left_over.fetch_add(1, std::memory_order_relaxed);
     return true;
   }
@@ -52,16 +56,13 @@ void measure(const void* slots, PaddleSums& sums, PaddleRan& ran) {
   bool over = false;
   paddle.each(slots, [&](void* tensor) {
     if (over) return;
+    const PaddleView view = paddle.view(tensor);
+    if (view.seen == PaddleView::undefined) return;
+    over = true;
     double squares = 0;
-    if (known(tensor, sums, squares)) {
-      over = true;
-    } else {
-      const PaddleView view = paddle.view(tensor);
-      if (view.seen == PaddleView::undefined) return;
-      over = true;
-      bool bad = false;
-      if (!paddle.squares(view, squares, bad)) return;
-    }
+    bool bad = false;
+    const bool empty = view.seen == PaddleView::floats && !view.count;  // it may lie where another one lay
+    if (!empty && !known(tensor, sums, squares) && !paddle.squares(view, squares, bad)) return;
     if (!std::isfinite(squares)) return;  // doubles whose squares overflow; else Python has it
     ran.norm = std::sqrt(squares);
     ran.flags = kHasNorm;

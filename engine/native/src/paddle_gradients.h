@@ -15,7 +15,7 @@ namespace adbg {
 
 // What gradients were summed to as they left a node, or as a sum of several came to one: what they flow into next wants
 // their norm. A gradient is known again by the first two words of its tensor, a shared pointer, which every copy has; what
-// lies there later has come out of a node, too, and was put here anew. For the first kBothWays of a process the numbers are
+// lies there later has come out of a node, too, and was put here anew, or taken out. For the first kBothWays of a process the numbers are
 // read as well.
 class PaddleSums {
  public:
@@ -30,6 +30,7 @@ class PaddleSums {
     squares = sum.squares;
     return true;
   }
+  void drop(const void* tensor) { sums_[place(key_of(tensor))].turn = 0; }
   void clear() { turn_++; }
 
  private:
