@@ -313,6 +313,15 @@ class Backend(abc.ABC):
         and of losses of earlier ones."""
         return 0
 
+    def forward_mark(self) -> int | None:
+        """A mark of this moment of a forward for ``nodes_before``. None where nodes are not numbered as they are made."""
+        return self.made_so_far()
+
+    def nodes_before(self, value: Any, mark: int, most: int) -> int:
+        """How many nodes of the graph that a tensor keeps were made before ``mark``, at any time; ``most`` where the
+        graph has as many, or more."""
+        return self.older_nodes(value, mark, most)
+
     def custom_contexts(self) -> Iterable[tuple[str, Sequence[Any]]]:
         """(name, what it saved) of every living context of a custom function, where ``Graph.saved`` has it not."""
         return ()

@@ -228,6 +228,18 @@ class PaddleBackend(FrameworkBackend):
         recent = PaddleGraph([*spent, *self._entry.roots()], self._services)
         return len(nodes.addresses().keys() - recent.addresses().keys())
 
+    def forward_mark(self) -> int | None:
+        return self._stacks.texts.take_number() if self._stacks.on else None
+
+    def nodes_before(self, value: Any, mark: int, most: int) -> int:
+        graph = PaddleGraph([value], self._services)
+        try:
+            if graph.count() >= most:
+                return most
+            return sum(0 < self._stacks.number(node) < mark for node in graph.walk())
+        finally:
+            graph.release()
+
     def node_address(self, value: Any) -> int | None:
         return int(value.node_ptr()) if type(value).__name__ == "GradNodeBase" else None
 
