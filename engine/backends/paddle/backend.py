@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import paddle
@@ -29,7 +29,7 @@ from adbg.engine.backends.paddle.creations import Creations
 from adbg.engine.backends.paddle.entry import EngineEntry
 from adbg.engine.backends.paddle.failures import error_text
 from adbg.engine.backends.paddle.flags import SharedFlags
-from adbg.engine.backends.paddle.graph import PYLAYER, SAVED_NOTE, PaddleGraph, Services, root_tensors
+from adbg.engine.backends.paddle.graph import ACCUMULATE, PYLAYER, SAVED_NOTE, PaddleGraph, Services, root_tensors
 from adbg.engine.backends.paddle.modules import Modules
 from adbg.engine.backends.paddle.native import memory, symbols
 from adbg.engine.backends.paddle.native.census import census
@@ -39,6 +39,7 @@ from adbg.engine.backends.paddle.native.grad_fn import node_of
 from adbg.engine.backends.paddle.native.later import CALLERS, LateChecks
 from adbg.engine.backends.paddle.native.own import aids_aside, aids_tell
 from adbg.engine.backends.paddle.native.sites import log_sites
+from adbg.engine.backends.paddle.observing.steps import state_of
 from adbg.engine.backends.paddle.stacks import Stacks
 from adbg.engine.backends.paddle.timing.forward import PaddleForward
 from adbg.engine.backends.paddle.timing.phases import PaddlePhases
@@ -214,6 +215,9 @@ class PaddleBackend(FrameworkBackend):
                 if isinstance(value, paddle.Tensor):
                     yield f"{type(optimizer).__name__} parameters[{place}]", value
 
+    def optimizer_state(self, optimizer: Any, tensor: Any) -> tuple[float | None, Mapping[str, Any]]:
+        return state_of(optimizer, tensor)
+
     def custom_contexts(self) -> Iterable[tuple[str, Sequence[Any]]]:
         return private.contexts_alive()
 
@@ -236,7 +240,8 @@ class PaddleBackend(FrameworkBackend):
         try:
             if graph.count() >= most:
                 return most
-            return sum(0 < self._stacks.number(node) < mark for node in graph.walk())
+            made = (node for node, name in zip(graph.walk(), graph.printed()) if name != ACCUMULATE)
+            return sum(0 < self._stacks.number(node) < mark for node in made)
         finally:
             graph.release()
 

@@ -222,7 +222,7 @@ class GraphKeptOn(Detector):
         facts.tell(
             Finding(
                 0, "graph-kept", "note" if weak else "warning", 0.4 if weak else 0.86,
-                f"{kept.path} keeps {what}, and no backward comes that would need them: memory grows with each forward; "
+                f"{kept.path} keeps {what}, and no backward comes for them: memory grows with each forward; "
                 "run it under no_grad(), or keep a detached tensor",
                 cause=facts.cause(kept.line), evidence=evidence, next=["why alive", "info memory"],
             )
@@ -239,7 +239,7 @@ def _tensors(backend: Any, value: Any, depth: int) -> Iterator[Any]:
 
 
 def _fed_back(name: str, line: SourceLine) -> SourceLine | None:
-    """The line that gives a variable its value in a loop which took that before: ``h = new`` behind ``new = cell(h)``."""
+    """The line that gives a variable its value in a loop that took it before: ``h = new`` behind ``new = cell(h)``."""
     scope = scope_at(line.file, line.line)
     for loop in inside(scope) if scope is not None else ():
         if not isinstance(loop, (ast.For, ast.While)):
