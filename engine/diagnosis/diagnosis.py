@@ -188,6 +188,7 @@ class Diagnosis(Observer):
         """On the main thread, ``error`` if that ends it; ``interrupted``: Ctrl-C does. Once."""
         if error is not None and not self._over:
             for of in self._of.values():
+                of.facts.cut_short = True
                 if of.watching and named(error, of.facts.backend) != self._missed:
                     of.tell("uncaught", error)
         self._close(list(self._of.values()), True, interrupted)
@@ -195,6 +196,7 @@ class Diagnosis(Observer):
     def _close(self, which: Iterable[_OfBackend], last: bool = False, interrupted: bool = False) -> None:
         """On a thread of the program. Said where it was the last, of several frameworks."""
         for of in which:
+            of.facts.cut_short = of.facts.cut_short or interrupted or not last
             of.close()
         if self._over or (not last and any(of.watching for of in self._of.values())):
             return

@@ -191,6 +191,18 @@ def _scheduler_of(optimizer: Any) -> Any:
     return rate if isinstance(rate, LRScheduler) else None
 
 
+def state_of(optimizer: Any, tensor: paddle.Tensor) -> tuple[float | None, dict[str, Any]]:
+    """See ``Backend.optimizer_state``."""
+    eps: Any = getattr(optimizer, "_epsilon", None)
+    kept = getattr(optimizer, "_accumulators", None)
+    for entry in getattr(optimizer, "_param_groups", None) or ():
+        if isinstance(entry, dict) and any(value is tensor for value in entry.get("params", ())):
+            eps = entry.get("epsilon", eps)
+    kept = kept if isinstance(kept, dict) else {}
+    states = {str(name): each[tensor.name] for name, each in kept.items() if tensor.name in each}
+    return float(eps) if type(eps) in (int, float) else None, states
+
+
 def _rates(optimizer: Any) -> tuple[float, ...]:
     if not isinstance(optimizer, Optimizer):
         return ()

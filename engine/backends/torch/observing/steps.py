@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 import types
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -166,6 +166,17 @@ def _held(optimizer: Any) -> tuple[Any, ...]:
 def _rates(optimizer: Any) -> tuple[float, ...]:
     rates = [group.get("lr") for group in getattr(optimizer, "param_groups", None) or ()]
     return tuple(float(rate) for rate in rates if isinstance(rate, (int, float)) or _on_cpu(rate))
+
+
+def state_of(optimizer: Any, tensor: torch.Tensor) -> tuple[float | None, Mapping[str, Any]]:
+    """See ``Backend.optimizer_state``. The fused steps compute with float32 throughout."""
+    groups = getattr(optimizer, "param_groups", None) or ()
+    group: Any = next((each for each in groups if any(value is tensor for value in each.get("params", ()))), {})
+    eps: Any = group.get("eps")
+    states = getattr(optimizer, "state", None)
+    kept = states.get(tensor) if isinstance(states, dict) else None  # a defaultdict: [] would make one
+    told = type(eps) in (int, float) and not group.get("fused")
+    return float(eps) if told else None, kept if isinstance(kept, dict) else {}
 
 
 def _on_cpu(rate: Any) -> bool:

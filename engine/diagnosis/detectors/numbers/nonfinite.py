@@ -49,7 +49,8 @@ class NonFinite(Detector):
     Also gradients that are made so between backward and the step that uses them: divided by a count of 0, by a norm.
 
     Evidence: the values at the place (operands, what the node saved, the gradient that came in), counts, the losses
-    before, and which parameters get it.
+    before, and which parameters get it. Of a step that divides by 0: an ``eps`` that is 0 in the type of the second
+    moment, which is 0 at most of the elements that are not finite.
     Mistaken for: masks of -inf, steps that a loss scaler skips, and infinities that reach no loss and no parameter are
     not told. A batch that the program skips is a note. Where a scaler skips every step of a run, its scale has not come
     down yet: a note, a warning from eight steps in a row on, an error from 32 on.
@@ -95,8 +96,10 @@ class NonFinite(Detector):
         in_backward = call.in_backward or bool(self._calls)  # Paddle does not tell
         made = self._ledger.look(call, in_backward)
         if made is not None:
-            if self._steps.inside and not made.parents:
-                made.kind = "step"
+            if self._steps.inside:
+                first = made.origin()
+                if first is made or (first.name, first.lines) == (made.name, made.lines):  # one result of several
+                    first.kind = "step"
             scalar = not in_backward and not self._steps.inside and made.numel == 1 and made.kind != "constant"
             if scalar and call.lines and self._made_of_graph(call):
                 self._scalars[call.lines[0].file, call.lines[0].line] = made

@@ -7,6 +7,7 @@ from typing import Any
 
 from adbg.engine.backends.base import OptimizerEvent
 from adbg.engine.diagnosis.detectors.numbers import own_backward, saved, singular, values
+from adbg.engine.diagnosis.detectors.numbers.epsilons import Divided, divided_by_zero
 from adbg.engine.diagnosis.detectors.numbers.ledger import Ledger, Made
 from adbg.engine.diagnosis.detectors.numbers.steps import Steps
 from adbg.engine.diagnosis.facts import Facts
@@ -209,6 +210,9 @@ class Origins:
             return diverged
         since = f"since the step of {step.what} in iteration {step.iteration}"
         message = f"{name} is not finite {since}, of gradients that were finite"
+        divided = self._divided()
+        if divided is not None:
+            message, evidence = f"{message}: {divided.why}", [*evidence, *divided.evidence]
         return Finding(
             id=0, kind="nonfinite", severity="error", confidence=0.85, message=message, node=FoundAt(parameter=name),
             forward=used, cause=self._facts.cause(step.made or step.line), evidence=[*evidence, *self._steps.text()],
@@ -249,13 +253,22 @@ class Origins:
         step = self._steps.last
         if step is None:
             return None
-        why = f": {made.why}" if made.why else ""
         told = [f"{made.name} {made.what}: {values.counted(made.nan, made.inf, made.numel)}", *made.evidence]
+        divided = self._divided(made.what)
+        words = divided.why if divided is not None else made.why
+        why = f": {words}" if words else ""
+        told += divided.evidence if divided is not None else ()
         return Finding(
-            id=0, kind="nonfinite", severity="error", confidence=0.9,
+            id=0, kind="nonfinite", severity="error", confidence=0.95 if divided is not None else 0.9,
             message=f"the step of {step.what} makes NaN or infinity of finite gradients, in {made.name}{why}",
             cause=self._facts.cause(step.made or step.line), forward=step.line, evidence=[*told, *self._steps.text()],
         )  # fmt: skip
+
+    def _divided(self, what: str = "") -> Divided | None:
+        """Whether the last step divided by 0, for want of an ``eps``."""
+        step = self._steps.last
+        optimizer = step.optimizer() if step is not None and step.optimizer is not None else None
+        return divided_by_zero(self._facts, optimizer, what) if optimizer is not None else None
 
     def _initialised(self, name: str) -> Made | None:
         """What made a parameter that no step has changed."""

@@ -96,6 +96,8 @@ def made_in_forward(
         why = "1 / 0"
     elif op == "div" and second == 0:
         why = f"{plain(first) if first is not None else 'a number'} / 0"
+    elif op == "addcdiv" and len(operands) > 1 and operands[-1] == 0:
+        why = f"{plain(operands[-2]) if operands[-2] is not None else 'a number'} / 0"
     elif op == "pow" and first is not None and second is not None and (first == 0 or not math.isinf(result)):
         why = f"{plain(first)} ** {plain(second)}"
     elif op in ("acos", "asin", "atanh") and first is not None and abs(first) >= 1:

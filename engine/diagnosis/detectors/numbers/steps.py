@@ -5,7 +5,9 @@ from __future__ import annotations
 import collections
 import itertools
 import math
+import weakref
 from dataclasses import dataclass
+from typing import Any
 
 from adbg.engine.diagnosis.detector import OptimizerEvent
 from adbg.engine.types import SourceLine
@@ -21,6 +23,7 @@ class Step:
     line: SourceLine | None
     made: SourceLine | None  # where the optimizer was constructed
     rates: tuple[float, ...]
+    optimizer: weakref.ref[Any] | None = None
 
 
 class Steps:
@@ -43,7 +46,7 @@ class Steps:
         elif event.what in ("step", "stepped"):
             kind = type(event.optimizer).__name__
             made = self._made.get(id(event.optimizer))
-            self.last = Step(kind, iteration, event.line, made, tuple(event.rates))
+            self.last = Step(kind, iteration, event.line, made, tuple(event.rates), _reference(event.optimizer))
 
     def loss(self, size: float) -> None:
         if not self._losses or math.isfinite(self._losses[-1]):
@@ -82,3 +85,10 @@ class Steps:
             f"{self.last.what} stepped last in iteration {self.last.iteration}"
             + (f" with learning rate {rates}" if rates else "")
         ]
+
+
+def _reference(optimizer: Any) -> weakref.ref[Any] | None:
+    try:
+        return weakref.ref(optimizer)
+    except TypeError:  # a class of the program's, with slots
+        return None

@@ -51,3 +51,21 @@ def test_nodes_that_were_there_before(world: World, watching) -> None:
         # of Paddle the two operators of the first graph, its leaf and what they are added by
         assert backend.older_nodes(loss, mark, 100) == 0
         assert 0 < backend.older_nodes(kept, mark, 100) <= 4
+
+
+def test_nodes_made_before_a_moment_of_the_forward(world: World, watching) -> None:
+    backend = world.backend
+    with watching(Watch(), armed=False):
+        backend.set_stacks(True)
+        try:
+            old = world.tanh(world.leaf([0.1, 0.2]))
+            mark = backend.forward_mark()
+            if mark is None:
+                pytest.skip(f"{backend.name} does not tell")
+            new = world.total(world.tanh(world.leaf([0.3, 0.4])))
+            both = world.add(world.total(old), new)
+            assert backend.nodes_before(new, mark, 100) == 0
+            assert backend.nodes_before(old, mark, 100) == backend.nodes_before(both, mark, 100) == 1
+            assert backend.nodes_before(both, backend.forward_mark(), 2) <= 2
+        finally:
+            backend.set_stacks(False)
