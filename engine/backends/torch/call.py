@@ -225,8 +225,8 @@ def under_way(
 def on_stack(
     frame: types.FrameType | None, codes: Container[types.CodeType], at_work: Container[types.CodeType]
 ) -> list[TorchCall]:
-    """Calls that ``frame`` or one around it runs (``codes``: see ``under_way``), or begins or ends (``at_work``, of ours,
-    with one in their local ``begun``): a finalizer of the program's may run a backward in the midst of that."""
+    """Calls that ``frame`` or one around it runs (``codes``: see ``under_way``), begins or ends (``at_work``: one is in
+    their local ``begun``): a finalizer of the program's may run a backward in the midst of that."""
     found = []
     while frame is not None:
         held = local(frame, "call") if frame.f_code in codes else None

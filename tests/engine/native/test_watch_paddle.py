@@ -61,3 +61,42 @@ def test_what_ran_before_the_bad_gradient_is_known(extension: Path, tmp_path: Pa
     assert (stop["backward"], stop["node"]["name"], stop["index"]) == (141, "SqrtGradNode", len(done) + 1)
     assert [row["norm"] for row in done] == pytest.approx(expected[: len(done)]) and len(done) == 10
     assert all(row["us"] > 0 for row in done)
+
+
+# An expert that gets no rows: its gradients have no elements, and lie where others have lain.
+EXPERT = """
+import paddle
+
+def leaf(shape):
+    return paddle.create_parameter(shape, "float32", default_initializer=ONES)
+
+ONES = paddle.nn.initializer.Constant(1.0)
+rows_of, scale_of = leaf([6, 5]), leaf([5])
+
+def step(rows, bad):
+    expert, other = rows_of[0:rows], rows_of
+    for _ in range(6):
+        expert, other = paddle.scale(expert, 1.5), paddle.scale(other, 2.0)
+    last = paddle.sqrt(paddle.scale(scale_of, 0.0 if bad else 1.0))
+    for _ in range(8):
+        last = paddle.scale(last, 1.25)
+    (expert.sum() + other.sum() + last.sum()).backward()
+
+for _ in range(140):
+    step(3, False)
+step(0, False)
+step(0, True)
+"""
+
+
+def test_a_gradient_without_elements_has_the_norm_of_no_other(extension: Path, tmp_path: Path) -> None:
+    with Dialled(tmp_path, EXPERT, env={**os.environ, "ADBG_NATIVE": str(extension)}) as run:
+        run.peer.begin("nonfinite")
+        run.peer.stopped()
+        rows = run.peer.request("adbg/graph", start=1, count=2000)["rows"]
+        run.peer.request("disconnect")
+        status, _, err = run.end()
+        assert status == 0, err
+    empty = [row for row in rows if row["state"] == "done" and "[0," in str(row["shape"]).replace("(", "[")]
+    assert len(empty) >= 5, rows
+    assert {row["norm"] for row in empty} <= {0, None}, [(row["name"], row["norm"]) for row in empty]
