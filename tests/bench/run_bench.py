@@ -87,8 +87,9 @@ def round_trips(count: int) -> dict[str, list[float]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description="What adbg costs a training step.")
     parser.add_argument("--framework", choices=sorted(MODELS), default="torch")
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--seconds", type=float, default=0.05, help="of plain training per mode and round")
+    parser.add_argument("--rounds", type=int, default=12)
+    # Calls that are alike run without Python, but for four a second: a turn has to have more than one of these.
+    parser.add_argument("--seconds", type=float, default=0.5, help="of plain training per mode and round")
     parser.add_argument("--model", action="append", help="one of the framework's models; default: all")
     parser.add_argument("--out", type=Path, default=HERE.parents[1] / "bench-results")
     options = parser.parse_args()
