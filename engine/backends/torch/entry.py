@@ -368,7 +368,7 @@ class EngineEntry:
                     parent = call
                     parent.learn_task(task)
                     break
-        if parent is None and sink is not None:  # it may have begun without a word
+        if parent is None and self.calls.records and sink is not None:  # it may have begun without a word
             parent = (self._around(sink, node, task, self._running()) or (None, None))[0]
         return parent, parent.key_of(node) if parent is not None else None
 

@@ -117,9 +117,8 @@ class TorchGraph(WalkedGraph):
         return services.verdicts[2]
 
     def kinds(self) -> frozenset[str] | None:
-        """Framework names of all nodes, 25 ns a node. None where some types do not tell it; without the extension also
-        where one is that of an ``autograd.Function``: no call is passed over then within which another one is likely.
-        With it that is cheap enough, and the call is made known as soon as another one begins in it."""
+        """Framework names of all nodes, 25 ns a node. None where some types do not tell it, or one is that of an
+        ``autograd.Function`` (Python code, which may call backward within)."""
         if self.far is not None:
             return self.far.kinds()
         types = set(map(type, self.walk()))

@@ -28,7 +28,6 @@ bool is_python_node(void* table) {
 struct PythonType {
   PyObject* reference;  // weak: no class is kept, for it may keep tensors
   uint64_t number;
-  uint32_t seen;  // in which survey it counted among the types
 };
 std::unordered_map<PyTypeObject*, PythonType> python_types;
 uint64_t python_numbers = 0;
@@ -55,7 +54,7 @@ PythonType* python_type(void* node) {
   }
   PythonType& fresh = python_types[reinterpret_cast<PyTypeObject*>(type)];
   Py_XDECREF(fresh.reference);
-  fresh = {reference, ++python_numbers, 0};
+  fresh = {reference, ++python_numbers};
   return &fresh;
 }
 
@@ -120,8 +119,7 @@ struct Scratch {
   struct Type {  // of the last vtable that had this place
     void* table = nullptr;
     uint64_t type = 0;
-    uint32_t seen = 0;    // in which survey it counted among the types
-    bool python = false;  // each node has a type of its own
+    uint32_t seen = 0;  // in which survey it counted among the types
   } types[256];
   uint32_t surveys = 0;
   bool busy = false;
@@ -156,30 +154,19 @@ bool follow(void* const* roots, size_t count, Survey& found, bool exactly) {
     if (type.table != table) {
       bool each;
       PyTypeObject* known = type_of(node, each);
-      if (!known) return false;
-      const bool python = each && is_python_node(table);
-      if (each && !python) return false;
-      type = {table, mixed(reinterpret_cast<uint64_t>(known)), 0, python};
+      if (!known || each) return false;
+      type = {table, mixed(reinterpret_cast<uint64_t>(known)), 0};
     }
-    uint64_t number = type.type, of_python = 0;
-    uint32_t* seen = &type.seen;
-    if (type.python) {
-      PythonType* one = python_type(node);
-      if (!one) return false;
-      of_python = one->number;
-      number = mixed(of_python + 0xD1B54A32D192ED03ull);
-      seen = &one->seen;
-    }
-    if (*seen != scratch.surveys) {
-      *seen = scratch.surveys;
+    if (type.seen != scratch.surveys) {
+      type.seen = scratch.surveys;
       // Twice where two vtables take one place in turn, or one type has two: another number, never a wrong set.
-      found.types += number;
+      found.types += type.type;
     }
     // An accumulate node is made anew for each graph, its parameter stays.
     const uint64_t leaf = sequence_of(node) == UINT64_MAX ? at_offset<uint64_t>(node, node_layout.leaf) : 0;
     const uint64_t stack = stack_number(node);
-    const uint64_t made = mixed(number + stack) + mixed(leaf);
-    if (exactly) alike.node(node, of_python, stack);
+    const uint64_t made = mixed(type.type + stack) + mixed(leaf);
+    if (exactly) alike.node(node, 0, stack);
     found.one += mixed(made);
     found.other += mixed(made + 0x9E3779B97F4A7C15ull);
     char* const* bounds = &at_offset<char*>(node, node_layout.edges);

@@ -123,9 +123,9 @@ struct Survey {
 };
 enum class Surveyed { done, unknown, failed };  // failed: with an exception set
 
-// Of the graph below these nodes, which must be alive meanwhile. Unknown where torch has no type for one of them. Making a
-// Python object may run a collection, and in it code of the program's. `keys`: `alike` is told too, and it gets the keys of
-// the nodes, as `Graph` has them.
+// Of the graph below these nodes, which must be alive meanwhile. Unknown where a node tells its type by its Python object
+// alone. Making one may run a collection, and in it code of the program's. `keys`: `alike` is told too, and it gets the
+// keys of the nodes, as `Graph` has them.
 Surveyed survey(void* const* roots, size_t count, Survey& found, Keys* keys = nullptr);
 
 // torch_survey(roots) -> (nodes, types, one, other, last), or None where it is not known.

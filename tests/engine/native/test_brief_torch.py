@@ -4,7 +4,6 @@ the very next call. The script's own counts are the witness."""
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
 import struct
 import threading
@@ -42,7 +41,6 @@ class Heard(Observer):
     def __init__(self) -> None:
         self.runs: list[BriefRun] = []
         self.told: list[tuple[str, int]] = []
-        self.chains: list[list[int]] = []  # of hits: numbers of the calls, outermost first
         self.patient = True
         self.cell: memoryview | None = None
 
@@ -61,10 +59,6 @@ class Heard(Observer):
 
     def backward_begin(self, running: Any) -> None:
         self.told.append(("looked", running.call.number))
-
-    def trace(self, id: int, text: str, point: Any) -> None:
-        self.told.append(("hit", point.calls[-1].call.number))
-        self.chains.append([state.call.number for state in point.calls])
 
 
 class Hurry(Observer):
@@ -215,77 +209,6 @@ def test_a_call_that_is_only_watched_is_passed_over_from_the_next_one_on(run: Ru
     looked = [number for what, number in run.heard.told if what == "looked"]
     assert looked == list(range(1, len(looked) + 1)) and len(looked) <= 3, "checks, and the first of its kind"
     assert run.numbers() == list(range(len(looked) + 1, FIRST + 51)) and run.python < FIRST + 45
-
-
-def scaled(factor: int, name: str) -> Any:
-    """A custom function of its own class."""
-
-    def forward(ctx: Any, x: Any) -> Any:
-        return x * factor
-
-    def backward(ctx: Any, grad: Any) -> Any:
-        return grad * factor
-
-    functions = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    return type(name, (torch.autograd.Function,), functions)
-
-
-def hits(run: Run) -> list[int]:
-    return [number for what, number in run.heard.told if what == "hit"]
-
-
-def test_custom_functions_pass_and_are_told_apart(run: Run) -> None:
-    """Two at the same line: torch has one C++ type for all of them."""
-    run.watch("ThriceBackward")
-    twice, thrice, step = scaled(2, "Twice"), scaled(3, "Thrice"), Step()
-    for number in range(1, FIRST + 61):
-        function = thrice if number % 20 == 0 else twice
-        function.apply(step.a * step.b).sum().backward()
-    assert hits(run) == list(range(20, FIRST + 61, 20))
-    assert run.python < FIRST + 40
-    assert step.a.grad is not None
-    assert step.a.grad.tolist() == [2.0 * (2 * (FIRST + 60 - 8) + 3 * 8)] * 3
-
-
-def test_a_class_that_comes_to_lie_where_another_one_was_is_another(run: Run) -> None:
-    run.watch("NoSuchNode")
-    run.watch("F7*")
-    step, seen = Step(), set()
-    for number in range(FIRST + 60):
-        function = scaled(2, f"F{number % 10}")
-        function.apply(step.a * step.b).sum().backward()
-        seen.add(id(function._backward_cls))
-        del function
-        if number % 5 == 0:
-            gc.collect()
-    assert len(seen) < FIRST + 60, "no address was used again: nothing was tried"
-    assert hits(run) == list(range(8, FIRST + 61, 10))
-
-
-def test_a_backward_in_a_custom_function_that_passes_is_a_call_of_its_own(run: Run) -> None:
-    """As checkpoints do it: the outer call is told before the inner one, and what is looked for in there is met."""
-    inner, step = Step(), Step()
-
-    class Again(torch.autograd.Function):  # type: ignore[misc]
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            return x * 2
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            with torch.enable_grad():
-                (inner.a.exp() * inner.b).sum().backward()
-            return grad * 2
-
-    run.watch("ExpBackward0")
-    for _ in range(FIRST):
-        Again.apply(step.a * step.b).sum().backward()
-    run.session.hooks[0].gather()
-    outers = list(range(1, 2 * FIRST + 1, 2))
-    assert run.heard.chains == [[outer, outer + 1] for outer in outers]
-    begins = [number for what, number in run.heard.told if what in ("begin", "looked")]
-    assert begins == list(range(1, 2 * FIRST + 1)), "each is told once, the outer one first"
-    assert run.backend.iteration == FIRST and run.python < FIRST
 
 
 def test_what_cannot_be_passed_so_is_not(run: Run) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import subprocess
 import sys
@@ -501,3 +502,23 @@ def test_wrong_arguments_are_python_errors(native: Any) -> None:
     walk.release()
     with pytest.raises(ValueError):
         native.torch_alike(walk)
+
+
+def test_custom_functions_at_one_line_are_two_graphs(native: Any) -> None:
+    """torch has one C++ type for all of them. The class of the first one is gone as the third comes."""
+    x, w = (torch.ones(3, requires_grad=True) for _ in range(2))
+    numbers = []
+    with watching(Watch()) as backend:
+        assert backend._core.layout() == ""
+        (x * w).sum().backward()
+        for name in ("One", "Two", "One", "Three"):
+            functions = {name: staticmethod(lambda ctx, value: value * 2) for name in ("forward", "backward")}
+            kind = type(name, (torch.autograd.Function,), functions)
+            root = kind.apply(x * w).sum().grad_fn
+            walk = backend._core.walk([root])
+            numbers.append((native.torch_alike(walk), native.torch_alike(walk)))
+            walk.release()
+            del root, walk, kind, functions
+            gc.collect()
+    assert all(one == again and one is not None for one, again in numbers)
+    assert len({one for one, _ in numbers}) == 4

@@ -66,6 +66,7 @@ class Calls:
         self._native: Any = None
         self._numbers, self._iterations = itertools.count(1), itertools.count(1)
         self._count = self._iteration = 0
+        self.records = False  # calls may be under way whose nodes are written down without a word
         if module is not None:
             looking = (
                 torch.Tensor,
@@ -136,6 +137,7 @@ class Calls:
         """Pass over calls whose graph has this ``survey`` (nodes, types and two more: ``Core.survey``), made by the
         same lines from ``entry``'s, which runs now, out to one of ``user``. Not where something was forbidden since
         ``age``. ``nodes``: have every node written down, see ``Written.graph``."""
+        self.records = self.records or nodes is not None
         accumulate = facts.entry == "backward"
         self._native.allow(age, entry, user, accumulate, facts.watched, survey, facts, nodes)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import torch
+
 from adbg.engine.types import Edge
 
 SHARED_TYPE = "CppFunction"  # the Python type of nodes whose C++ type torch does not know (C++ extensions)
@@ -45,7 +47,10 @@ class CoreWalk:
 
     def kinds(self) -> frozenset[str] | None:
         """See ``TorchGraph.kinds``."""
-        return None if SHARED_TYPE in self._names else frozenset(self._names)
+        custom = torch.autograd.function.BackwardCFunction
+        if any(kind.__name__ == SHARED_TYPE or issubclass(kind, custom) for kind in self.types):
+            return None
+        return frozenset(self._names)
 
     def names(self) -> set[str] | None:
         """Of all nodes; None where they must be asked of the nodes one by one."""
