@@ -14,7 +14,7 @@ from adbg.engine.backends.base.forward import ForwardTimer
 from adbg.engine.backends.base.graph import CreationWatch, Graph
 from adbg.engine.backends.base.hooks import BackwardCall, HookSink
 from adbg.engine.backends.base.native import Aids, NativeVlog
-from adbg.engine.backends.base.observing import Observation, Watcher
+from adbg.engine.backends.base.observing import Keeping, Observation, Watcher
 from adbg.engine.errors import Unsupported
 from adbg.engine.protocol.messages import Allocator, GroupTimeout
 from adbg.engine.types import SourceLine, TensorMeta, TensorStats, TensorWindow
@@ -313,14 +313,8 @@ class Backend(abc.ABC):
         and of losses of earlier ones."""
         return 0
 
-    def forward_mark(self) -> int | None:
-        """A mark of this moment of a forward, for ``nodes_before``; None where nodes are not numbered when made."""
-        return self.made_so_far()
-
-    def nodes_before(self, value: Any, mark: int, most: int) -> int:
-        """How many nodes of the graph that a tensor keeps were made before ``mark``, leaves' own not counted: at any
-        time. Of ``most`` that are looked at: as many, or all but leaves, where the graph has more."""
-        return self.older_nodes(value, mark, most)
+    #: What tensors and optimizers keep, where no backward runs.
+    keeping = Keeping()
 
     def custom_contexts(self) -> Iterable[tuple[str, Sequence[Any]]]:
         """(name, what it saved) of every living context of a custom function, where ``Graph.saved`` has it not."""
@@ -334,12 +328,6 @@ class Backend(abc.ABC):
         """What the program does beside its backwards is told to ``watcher``, once ``Observation.want`` says what of it.
         On a thread of the program. Costs nothing until then."""
         return Observation((), watcher)
-
-    def optimizer_state(self, optimizer: Any, tensor: Any) -> tuple[float | None, Mapping[str, Any]]:
-        """Of a tensor that an optimizer holds: the ``eps`` that is added to what it divides by, None where there is no
-        such number or it is not added in the type of that; and what the optimizer keeps for it, by name. No operator
-        runs."""
-        return None, {}
 
     def optimized(self) -> Iterable[tuple[str, Any]]:
         """(its place: "SGD params[3]", tensor) of what the program's optimizers hold. At a stop only."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -251,3 +251,22 @@ class Observation:
 
     def close(self) -> None:
         self.want(Need.NOTHING)
+
+
+class Keeping:
+    """What tensors and optimizers keep; asked where no backward runs. This one knows of nothing."""
+
+    def forward_mark(self) -> int | None:
+        """A mark of this moment of a forward, for ``nodes_before``; None where nodes are not numbered when made."""
+        return None
+
+    def nodes_before(self, value: Any, mark: int, most: int) -> int:
+        """How many nodes of the graph that a tensor keeps were made before ``mark``, leaves' own not counted: at any
+        time. Of ``most`` that are looked at: as many, or all but leaves, where the graph has more."""
+        return 0
+
+    def optimizer_state(self, optimizer: Any, tensor: Any) -> tuple[float | None, Mapping[str, Any]]:
+        """Of a tensor that an optimizer holds: the ``eps`` that is added to what it divides by, None where there is no
+        such number or it is not added in the type of that; and what the optimizer keeps for it, by name. No operator
+        runs."""
+        return None, {}

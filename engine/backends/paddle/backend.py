@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import paddle
@@ -29,7 +29,7 @@ from adbg.engine.backends.paddle.creations import Creations
 from adbg.engine.backends.paddle.entry import EngineEntry
 from adbg.engine.backends.paddle.failures import error_text
 from adbg.engine.backends.paddle.flags import SharedFlags
-from adbg.engine.backends.paddle.graph import ACCUMULATE, PYLAYER, SAVED_NOTE, PaddleGraph, Services, root_tensors
+from adbg.engine.backends.paddle.graph import PYLAYER, SAVED_NOTE, PaddleGraph, Services, root_tensors
 from adbg.engine.backends.paddle.modules import Modules
 from adbg.engine.backends.paddle.native import memory, symbols
 from adbg.engine.backends.paddle.native.census import census
@@ -39,7 +39,7 @@ from adbg.engine.backends.paddle.native.grad_fn import node_of
 from adbg.engine.backends.paddle.native.later import CALLERS, LateChecks
 from adbg.engine.backends.paddle.native.own import aids_aside, aids_tell
 from adbg.engine.backends.paddle.native.sites import log_sites
-from adbg.engine.backends.paddle.observing.steps import state_of
+from adbg.engine.backends.paddle.observing.keeping import PaddleKeeping
 from adbg.engine.backends.paddle.stacks import Stacks
 from adbg.engine.backends.paddle.timing.forward import PaddleForward
 from adbg.engine.backends.paddle.timing.phases import PaddlePhases
@@ -106,6 +106,7 @@ class PaddleBackend(FrameworkBackend):
         self._phases = PaddlePhases(self._stacks.frames.live_line, self._modules)
         self._forward = PaddleForward()
         self._taps = PaddleTaps(self._stacks.frames.user_file)
+        self.keeping = PaddleKeeping(self._services)
         self._late_checks: LateChecks | None = None
         self._vlog = PaddleVlog(paddle.base.core, log_sites())
         self._aids = PaddleAids(paddle, self._flags)
@@ -215,9 +216,6 @@ class PaddleBackend(FrameworkBackend):
                 if isinstance(value, paddle.Tensor):
                     yield f"{type(optimizer).__name__} parameters[{place}]", value
 
-    def optimizer_state(self, optimizer: Any, tensor: Any) -> tuple[float | None, Mapping[str, Any]]:
-        return state_of(optimizer, tensor)
-
     def custom_contexts(self) -> Iterable[tuple[str, Sequence[Any]]]:
         return private.contexts_alive()
 
@@ -231,19 +229,6 @@ class PaddleBackend(FrameworkBackend):
         spent = self._services.spent.alive()
         recent = PaddleGraph([*spent, *self._entry.roots()], self._services)
         return len(nodes.addresses().keys() - recent.addresses().keys())
-
-    def forward_mark(self) -> int | None:
-        return self._stacks.texts.take_number() if self._stacks.on else None
-
-    def nodes_before(self, value: Any, mark: int, most: int) -> int:
-        graph = PaddleGraph([value], self._services)
-        try:
-            if graph.count() >= most:
-                return most
-            made = (node for node, name in zip(graph.walk(), graph.printed()) if name != ACCUMULATE)
-            return sum(0 < self._stacks.number(node) < mark for node in made)
-        finally:
-            graph.release()
 
     def node_address(self, value: Any) -> int | None:
         return int(value.node_ptr()) if type(value).__name__ == "GradNodeBase" else None

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -26,7 +26,7 @@ from adbg.engine.backends.torch.native import events, listing, screen
 from adbg.engine.backends.torch.native.core import Core
 from adbg.engine.backends.torch.native.stacks import NativeStacks
 from adbg.engine.backends.torch.observing.random_numbers import random_kept
-from adbg.engine.backends.torch.observing.steps import state_of
+from adbg.engine.backends.torch.observing.steps import TorchKeeping
 from adbg.engine.backends.torch.services import Services, node_name, root_nodes
 from adbg.engine.backends.torch.spent import older_nodes, used_up
 from adbg.engine.backends.torch.stacks import FrameFilter, Stacks
@@ -107,6 +107,7 @@ class TorchBackend(FrameworkBackend):
         self._evaluating = _Evaluating()
         self._phases = TorchPhases(self._frames.live_line)
         self._taps = TorchTaps(self._frames.user_file)
+        self.keeping = TorchKeeping(self.made_so_far, self.older_nodes)
         self.capabilities = _capabilities(self._stacks)
 
     # ---- in and out
@@ -148,9 +149,6 @@ class TorchBackend(FrameworkBackend):
 
     def older_nodes(self, value: Any, mark: int, most: int) -> int:
         return older_nodes(root_nodes([value]), mark, most, self._services.touched)
-
-    def optimizer_state(self, optimizer: Any, tensor: Any) -> tuple[float | None, Mapping[str, Any]]:
-        return state_of(optimizer, tensor)
 
     def adopt(self, old: Any, new: Any, where: str) -> Any:
         outer = self._evaluating.grad_mode

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from adbg.engine.backends.base import Need, OptimizerEvent, Tap, Watcher
+from adbg.engine.backends.base.observing import Keeping
 from adbg.engine.backends.common.user_files import FrameFilter
 from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch.observing.stand_ins import TorchStandIns, capturing
@@ -177,6 +178,23 @@ def state_of(optimizer: Any, tensor: torch.Tensor) -> tuple[float | None, Mappin
     kept = states.get(tensor) if isinstance(states, dict) else None  # a defaultdict: [] would make one
     told = type(eps) in (int, float) and not group.get("fused")
     return float(eps) if told else None, kept if isinstance(kept, dict) else {}
+
+
+class TorchKeeping(Keeping):
+    """Nodes are numbered as they are made."""
+
+    def __init__(self, mark: Callable[[], int | None], older: Callable[[Any, int, int], int]) -> None:
+        self._mark = mark
+        self._older = older
+
+    def forward_mark(self) -> int | None:
+        return self._mark()
+
+    def nodes_before(self, value: Any, mark: int, most: int) -> int:
+        return self._older(value, mark, most)
+
+    def optimizer_state(self, optimizer: Any, tensor: Any) -> tuple[float | None, Mapping[str, Any]]:
+        return state_of(optimizer, tensor)
 
 
 def _on_cpu(rate: Any) -> bool:

@@ -98,7 +98,7 @@ class GraphKeptOn(Detector):
             return
         count = self._calls[id(call.module)] = self._calls.get(id(call.module), 0) + 1
         if self._mark is None:
-            self._mark = backend.forward_mark()
+            self._mark = backend.keeping.forward_mark()
         if count >= self._next and self._spent < _SECONDS:
             self._next += max(self._first // 2, self._next // 2 if len(self._looks) >= _LOOKS - 1 else 0)
             self._kind = type(call.module).__name__
@@ -120,7 +120,7 @@ class GraphKeptOn(Detector):
                 sizes.update((name, size) for name, size in self._looks[-1].sizes.items() if name.startswith("local "))
             before = self._looks[-1] if self._looks else None
             self._looks = [*self._looks[1 - _LOOKS :], Look(count, sizes)]
-            self._mark = backend.forward_mark()
+            self._mark = backend.keeping.forward_mark()
             if before is not None:
                 self._forget(before, sizes)
             if not last:
@@ -136,9 +136,9 @@ class GraphKeptOn(Detector):
         older = 0
         if len(group.members) <= _FEW and self._mark is not None:
             deep = name in self._deep
-            mark = (deep and backend.forward_mark()) or self._mark
+            mark = (deep and backend.keeping.forward_mark()) or self._mark
             most = _STILL if deep else _MOST_NODES
-            older = max(backend.nodes_before(each, mark, most) for each in group.members.values())
+            older = max(backend.keeping.nodes_before(each, mark, most) for each in group.members.values())
             if older >= _MOST_NODES // 2:
                 self._deep.add(name)
         return Size(len(group.members), graphs, nbytes, older)

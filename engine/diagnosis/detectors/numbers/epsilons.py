@@ -32,7 +32,7 @@ def divided_by_zero(facts: Facts, optimizer: Any, what: str = "") -> Divided | N
     backend = facts.backend
     held = [value for value in _held(backend, optimizer) if any(values.bad(backend, value))]
     for value in sorted(held, key=lambda each: values.shape_text(backend, each) != what):
-        eps, states = backend.optimizer_state(optimizer, value)
+        eps, states = backend.keeping.optimizer_state(optimizer, value)
         found = _divided(backend, facts.title_of(value) or "the parameter", value, eps, states)
         if found is not None:
             return found

@@ -59,13 +59,13 @@ def test_nodes_made_before_a_moment_of_the_forward(world: World, watching) -> No
         backend.set_stacks(True)
         try:
             old = world.tanh(world.leaf([0.1, 0.2]))
-            mark = backend.forward_mark()
+            mark = backend.keeping.forward_mark()
             if mark is None:
                 pytest.skip(f"{backend.name} does not tell")
             new = world.total(world.tanh(world.leaf([0.3, 0.4])))
             both = world.add(world.total(old), new)
-            assert backend.nodes_before(new, mark, 100) == 0
-            assert backend.nodes_before(old, mark, 100) == backend.nodes_before(both, mark, 100) == 1
-            assert backend.nodes_before(both, backend.forward_mark(), 2) <= 2
+            assert backend.keeping.nodes_before(new, mark, 100) == 0
+            assert backend.keeping.nodes_before(old, mark, 100) == backend.keeping.nodes_before(both, mark, 100) == 1
+            assert backend.keeping.nodes_before(both, backend.keeping.forward_mark(), 2) <= 2
         finally:
             backend.set_stacks(False)

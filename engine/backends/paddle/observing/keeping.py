@@ -1,0 +1,34 @@
+"""What tensors and optimizers keep, where no backward runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from adbg.engine.backends.base.observing import Keeping
+from adbg.engine.backends.paddle.graph import ACCUMULATE, PaddleGraph, Services
+from adbg.engine.backends.paddle.observing.steps import state_of
+
+
+class PaddleKeeping(Keeping):
+    """Nodes are numbered by their forward stacks, while these are on."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def forward_mark(self) -> int | None:
+        stacks = self._services.stacks
+        return stacks.texts.take_number() if stacks.on else None
+
+    def nodes_before(self, value: Any, mark: int, most: int) -> int:
+        graph = PaddleGraph([value], self._services)
+        try:
+            if graph.count() >= most:
+                return most
+            made = (node for node, name in zip(graph.walk(), graph.printed()) if name != ACCUMULATE)
+            return sum(0 < self._services.stacks.number(node) < mark for node in made)
+        finally:
+            graph.release()
+
+    def optimizer_state(self, optimizer: Any, tensor: Any) -> tuple[float | None, Mapping[str, Any]]:
+        return state_of(optimizer, tensor)
