@@ -274,7 +274,7 @@ class EngineEntry:
         elif self.checks is not None and self.checks.try_now(entry.f_back):
             self.checks = None
             self._quicken()
-        if state.passing or own_threads.is_own():
+        if state.passing or (self._armed and own_threads.is_own()):
             opened = Open(entry, (), {}, partial, 0, "")
             opened.passing = True
             state.open.append(opened)

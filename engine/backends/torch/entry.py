@@ -149,7 +149,7 @@ class EngineEntry:
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Begun | None:
         """Count a call, and report it when armed. None: it is adbg's own. Raises the user's kill, nothing else."""
         sink = self._sink  # once: a detach on another thread takes it away at any moment
-        if self._passing.depth or sink is None or own_threads.is_own():
+        if self._passing.depth or sink is None or (self._armed and own_threads.is_own()):
             return None
         if private.tracing():
             return None

@@ -192,7 +192,7 @@ def _scheduler_of(optimizer: Any) -> Any:
 
 
 def state_of(optimizer: Any, tensor: paddle.Tensor) -> tuple[float | None, dict[str, Any]]:
-    """See ``Backend.optimizer_state``."""
+    """See ``Keeping.optimizer_state``."""
     eps: Any = getattr(optimizer, "_epsilon", None)
     kept = getattr(optimizer, "_accumulators", None)
     for entry in getattr(optimizer, "_param_groups", None) or ():

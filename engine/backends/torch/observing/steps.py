@@ -170,7 +170,7 @@ def _rates(optimizer: Any) -> tuple[float, ...]:
 
 
 def state_of(optimizer: Any, tensor: torch.Tensor) -> tuple[float | None, Mapping[str, Any]]:
-    """See ``Backend.optimizer_state``. The fused steps compute with float32 throughout."""
+    """See ``Keeping.optimizer_state``. The fused steps compute with float32 throughout."""
     groups = getattr(optimizer, "param_groups", None) or ()
     group: Any = next((each for each in groups if any(value is tensor for value in each.get("params", ()))), {})
     eps: Any = group.get("eps")
