@@ -1,1 +1,1 @@
-"""Detectors of custom functions, hooks, checkpoints, errors of operators."""
+"""Detectors of custom functions, hooks and checkpoints."""

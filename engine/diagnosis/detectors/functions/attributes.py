@@ -17,7 +17,7 @@ from typing import Any
 
 from adbg.engine.backends.base import Backend, FunctionCall
 from adbg.engine.diagnosis.detectors.functions.effects import plain_code
-from adbg.engine.diagnosis.detectors.functions.reached import Place, places_of, value_at, weakly
+from adbg.engine.diagnosis.detectors.functions.places import Place, places_of, value_at, weakly
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.diagnosis.source import function_named, inside, parameters_of
 from adbg.engine.outside import suppress
@@ -78,10 +78,11 @@ class Seen:
 
 @dataclass(slots=True)
 class Replaced:
-    """``calls``: of the function that set it since the last backward."""
+    """``calls``: of the function since the last backward. ``by``: whose call set it last."""
 
     place: Place
     function: type
+    by: type
     line: SourceLine | None
     key: int
     calls: int
@@ -95,8 +96,9 @@ class Attributes:
         self._read: dict[tuple[type, str], bool] = {}
         self._places: dict[type, list[Place]] = {}
         self._elsewhere: dict[tuple[int, str], _Elsewhere] = {}  # by node and name
-        self._last: dict[tuple[int, str], tuple[int, int]] = {}  # which call set it last, to what
+        self._last: dict[tuple[int, str], tuple[int, int, type]] = {}  # which call set it last, to what
         self._calls: dict[type, int] = {}
+        self._number = 0  # of calls of all functions
         self.elsewhere: dict[tuple[type, str], Seen] = {}  # in a backward
 
     def keep(self, call: FunctionCall, attributes: Mapping[str, Any], results: Sequence[Any]) -> None:
@@ -145,13 +147,14 @@ class Attributes:
         """Note what forward left on anything but its context. Calls without a graph set it, too."""
         known = self._places.get(call.function)
         if known is None:
-            known = self._places[call.function] = list(places_of(call.function))
+            known = self._places[call.function] = list(places_of(call.function, call.arguments))
         if not known:
             return
         backend = self._facts.backend
         made = next((each for each in results if backend.is_tensor(each) and backend.has_graph(each)), None)
         node = (backend.node_address(made.grad_fn) or 0) if made is not None else 0
-        self._calls[call.function] = number = self._calls.get(call.function, 0) + 1
+        self._calls[call.function] = self._calls.get(call.function, 0) + 1
+        self._number = number = self._number + 1
         for place in known:
             holder = place.holder
             if place.argument >= 0:
@@ -165,7 +168,7 @@ class Attributes:
             if digest is None:
                 continue
             at = id(holder()), place.attribute
-            self._last[at] = number, digest
+            self._last[at] = number, digest, call.function
             if node:  # one that lay there is gone
                 norm = 0.0 if is_array(value) else backend.norm(value)
                 self._elsewhere[node, place.name] = _Elsewhere(
@@ -188,13 +191,13 @@ class Attributes:
                 continue
             seen = self.elsewhere.setdefault((each.function, each.place.name), Seen(each.place, each.line, each.digest))
             seen.differs = seen.differs or seen.digest != each.digest
-            number, digest = last.get((id(holder), each.place.attribute), (0, 0))
+            number, digest, by = last.get((id(holder), each.place.attribute), (0, 0, each.function))
             value = value_at(holder, each.place.attribute)
             # What is there now is what the last call left, and not what this one did.
             if number <= each.call or digest == each.digest or value is None or self._digest(value) != digest:
                 continue
             norm = 0.0 if is_array(value) else self._facts.backend.norm(value)
-            yield Replaced(each.place, each.function, each.line, key, calls[each.function], (each.norm, norm))
+            yield Replaced(each.place, each.function, by, each.line, key, calls[each.function], (each.norm, norm))
 
     def _changes_of(self, kept: _Kept, value: Any) -> list[str]:
         backend = self._facts.backend

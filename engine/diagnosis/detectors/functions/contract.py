@@ -33,14 +33,15 @@ class Contract(Detector):
     keeps its result as an attribute of ``ctx``: result and node then keep each other, and the graph is never freed.
     "silent-overwrite": a tensor, or an array of NumPy's, that forward kept as an attribute of ``ctx``, which no version
     guards as it does what is saved by ``save_for_backward``, is overwritten before the backward that reads it: a buffer
-    that calls share. Or it keeps it on its class, on a module or in a global name, where a later call sets it anew.
+    that calls share. Or it keeps it on its class, on a module or in a global name, by itself or by what it calls of the
+    program's, where a later call sets it anew.
 
     Evidence: the version of the argument before and after forward; the attribute of ``ctx``; of one that was
     overwritten, its version and norm at the end of forward and as backward begins; of what is kept elsewhere, that it
     is what the last of several calls left, with other values. Without that it is a note.
     Mistaken for: running statistics, which need no gradient and may be written to; other parts of memory that calls
     share, which is told apart by the values; what backward itself writes to (a sum), and single numbers; elsewhere what
-    is made of itself, and what backward sets or only prints.
+    is made of itself, and what backward sets, only prints or takes the shape of.
     Cost: a look at the versions per call of a custom function; in sampled iterations a sum over the bytes of what it
     keeps.
     """
@@ -141,10 +142,15 @@ class Contract(Detector):
         if (found.function, place.name) in self._told:
             return
         self._told.add((found.function, place.name))
-        evidence = [
-            f"{name} was applied {found.calls} times before backward {backward}: each call set "
-            f"{place.name}, and all of their backwards read what the last one left",
-        ]
+        if found.by is found.function:
+            evidence = [
+                f"{name} was applied {found.calls} times before backward {backward}: each call set "
+                f"{place.name}, and all of their backwards read what the last one left",
+            ]
+        else:
+            evidence = [
+                f"{found.by.__name__}, which was applied before backward {backward}, too, set {place.name} last"
+            ]
         before, now = found.norms
         if math.isfinite(before) and math.isfinite(now) and before != now:
             at = f" at {os.path.basename(found.line.file)}:{found.line.line}" if found.line is not None else ""

@@ -1,5 +1,4 @@
-"""What a function of the program's reaches beside what it is given: functions that it calls, objects that others have,
-places where a custom function's forward leaves something for its backward.
+"""What a function of the program's reaches beside what it is given: functions that it calls, objects that others have.
 Read off its source and the values of its global names; no code of the program's runs."""
 
 from __future__ import annotations
@@ -9,19 +8,11 @@ import builtins
 import collections
 import enum
 import functools
-import os
 import random
 import sys
 import types
-import weakref
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
-
-from adbg.engine.diagnosis.source import function_named, inside, parameters_of
-from adbg.engine.diagnosis.values import is_library
-from adbg.engine.outside import suppress
-from adbg.engine.types import SourceLine
 
 #: Their functions compute, and do nothing that anybody else sees but draw random numbers, which are restored.
 _COMPUTE = frozenset((
@@ -222,171 +213,3 @@ def _root(thing: Any) -> str:
     """The package of a class, a function or a module."""
     name = thing.__name__ if isinstance(thing, types.ModuleType) else getattr(thing, "__module__", "")
     return name.partition(".")[0].lstrip("_") if isinstance(name, str) else ""  # Python's _functools is functools
-
-
-# ---- what a custom function's forward leaves for its backward, beside its context
-
-
-@dataclass(slots=True)
-class Place:
-    """Where forward keeps something that backward reads, beside its context. ``name``: as backward has it."""
-
-    name: str
-    line: SourceLine
-    attribute: str  # or key
-    holder: Callable[[], Any]
-    argument: int = -1  # the holder is that argument of forward's
-
-
-def places_of(function: type) -> Iterator[Place]:
-    """Not what backward sets as well (it restores it, or makes its own), what is made of itself (a running statistic),
-    or what backward only prints."""
-    forward, backward = _plain(function, "forward"), _plain(function, "backward")
-    trees = [function_named(each.__code__.co_filename, each.__code__.co_firstlineno) if each else None
-             for each in (forward, backward)]  # fmt: skip
-    if forward is None or backward is None or trees[0] is None or trees[1] is None:
-        return
-    setup = _plain(function, "setup_context")  # the framework has one that does nothing
-    split = setup is not None and not is_library(setup.__code__.co_filename)
-    parameters = list(parameters_of(trees[0]))
-    context = next(iter(parameters), "")
-    arguments = {name: at for at, name in enumerate(parameters if split else parameters[1:])}
-    handed = {} if split else _handed_on(trees[0], context, arguments)
-    inner = _handed_back(trees[1], handed)
-    read: dict[tuple[Any, str], str] = {}
-    for node in _read_in(trees[1]):
-        known = _where(node, backward, trees[1], inner)
-        if known is not None:
-            read[_key(known)] = ast.unparse(node)
-    for node, _ in _set_in(trees[1]):
-        known = _where(node, backward, trees[1], inner)
-        if known is not None:
-            read.pop(_key(known), None)
-    file, told = os.path.abspath(forward.__code__.co_filename), set()
-    mine = [(_where(node, forward, trees[0], arguments), node, value) for node, value in _set_in(trees[0])]
-    own = {_key(known) for known, node, value in mine if known is not None and (
-        value is None or any(ast.unparse(each) == ast.unparse(node) for each in ast.walk(value)))}  # fmt: skip
-    for known, node, _ in mine:
-        key = _key(known) if known is not None else None
-        if known is None or key in own or key in told or key not in read:
-            continue
-        told.add(key)
-        holder, attribute = known
-        argument = holder if isinstance(holder, int) else -1
-        line = SourceLine(file, node.lineno, "forward")
-        yield Place(read[key], line, attribute, weakly(None if argument >= 0 else holder), argument)
-
-
-def _plain(function: type, name: str) -> types.FunctionType | None:
-    method = getattr(function, name, None)
-    method = getattr(method, "__wrapped__", method)
-    found = getattr(method, "__func__", method)
-    return found if type(found) is types.FunctionType else None
-
-
-def _set_in(tree: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
-    """(target, value) of each assignment; no value where it adds to what was there."""
-    for node in sorted(inside(tree), key=lambda each: getattr(each, "lineno", 0)):
-        if isinstance(node, (ast.AugAssign, ast.AnnAssign)):
-            yield node.target, None if isinstance(node, ast.AugAssign) else node.value
-        elif isinstance(node, ast.Assign):
-            for target in node.targets:
-                for each in target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]:
-                    yield each, node.value
-
-
-def _read_in(tree: ast.AST) -> Iterator[ast.expr]:
-    """A statement that is a call alone, ``print(…)``, makes nothing of what it reads."""
-    shown = {id(each) for node in inside(tree) if isinstance(node, ast.Expr) for each in ast.walk(node)}
-    for node in inside(tree):
-        if not isinstance(node, (ast.Attribute, ast.Subscript, ast.Name)) or id(node) in shown:
-            continue
-        if isinstance(node.ctx, ast.Load):
-            yield node
-
-
-def _handed_on(tree: ast.AST, context: str, arguments: Mapping[str, int]) -> dict[str, int]:
-    """ "ctx.layer" of ``ctx.layer = layer``, and which argument that is."""
-    found = {}
-    for target, value in _set_in(tree):
-        if isinstance(target, ast.Attribute) and isinstance(value, ast.Name) and ast.unparse(target.value) == context:
-            at = arguments.get(value.id)
-            if at is not None:
-                found[target.attr] = at
-    return found
-
-
-def _handed_back(tree: ast.AST, handed: Mapping[str, int]) -> dict[str, int]:
-    """What backward calls these: "ctx.layer", and "layer" behind ``layer = ctx.layer``."""
-    context = next(iter(parameters_of(tree)), "")
-    found = {f"{context}.{name}": at for name, at in handed.items()}
-    for target, value in _set_in(tree):
-        if isinstance(target, ast.Name) and value is not None and ast.unparse(value) in found:
-            found[target.id] = found[ast.unparse(value)]
-    return found
-
-
-def _where(
-    node: ast.expr, function: types.FunctionType, tree: ast.AST, arguments: Mapping[str, int]
-) -> tuple[Any, str] | None:
-    """(what has it, its name there) of ``Clip.mask``, ``cache["mask"]``, ``layer.mask``, or a global name. What has it
-    is a number where that is an argument of forward's. None of what is the function's own."""
-    if isinstance(node, ast.Name):
-        shared = any(isinstance(each, ast.Global) and node.id in each.names for each in inside(tree))
-        own = {*function.__code__.co_varnames, *function.__code__.co_cellvars, *function.__code__.co_freevars}
-        return (function.__globals__, node.id) if shared or node.id not in own else None
-    if isinstance(node, ast.Subscript):
-        name = node.slice.value if isinstance(node.slice, ast.Constant) else None
-    else:
-        name = node.attr if isinstance(node, ast.Attribute) else None
-    if not isinstance(name, str) or not isinstance(node, (ast.Subscript, ast.Attribute)):
-        return None
-    at = arguments.get(ast.unparse(node.value))
-    holder = at if at is not None else _object(node.value, function)
-    fits = isinstance(holder, (int, dict)) if isinstance(node, ast.Subscript) else not isinstance(holder, dict)
-    return (holder, name) if holder is not None and fits else None
-
-
-def _object(node: ast.expr, function: types.FunctionType) -> Any:
-    """What a name, or an attribute of one, is now, without code of the program's; None where that cannot be told."""
-    if isinstance(node, ast.Attribute):
-        holder = _object(node.value, function)
-        return value_at(holder, node.attr) if holder is not None else None
-    if not isinstance(node, ast.Name):
-        return None
-    code = function.__code__
-    for name, cell in zip(code.co_freevars, function.__closure__ or ()):
-        if name == node.id:
-            with suppress(ValueError):  # not assigned yet
-                return cell.cell_contents
-    return function.__globals__.get(node.id) if node.id not in (*code.co_varnames, *code.co_cellvars) else None
-
-
-def value_at(holder: Any, name: str) -> Any:
-    """What it has under that name, looked up in its dictionaries."""
-    if isinstance(holder, dict):
-        return dict.get(holder, name)
-    if isinstance(holder, type):
-        return next((vars(kind)[name] for kind in holder.__mro__ if name in vars(kind)), None)
-    own = getattr(holder, "__dict__", None)
-    if not isinstance(own, dict):
-        return None
-    for each in (own, own.get("_buffers"), own.get("_modules"), own.get("_sub_layers")):
-        if isinstance(each, dict) and name in each:
-            return each[name]
-    return None
-
-
-def _key(known: tuple[Any, str]) -> tuple[Any, str]:
-    holder, name = known
-    return ("argument", holder) if isinstance(holder, int) else id(holder), name
-
-
-def weakly(value: Any) -> Callable[[], Any]:
-    """A way to it that does not keep it, but where that cannot be: dictionaries."""
-    if isinstance(value, dict):
-        return lambda: value
-    try:
-        return weakref.ref(value)
-    except TypeError:
-        return lambda: None

@@ -1,1 +1,1 @@
-"""Detectors of the graph: cuts, overwritten tensors, freed and kept graphs, memory."""
+"""Detectors of the graph: cuts, overwritten tensors, losses of other tensors than were meant."""

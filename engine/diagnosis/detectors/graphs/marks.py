@@ -34,3 +34,7 @@ class Marks(Generic[What]):
         if len(self._known) > _MOST:
             self._known = {key: each for key, each in self._known.items() if each.ref() is not None}
         self._known[id(value)] = Marked(weakref.ref(value), what, name, line)
+
+    def drop(self, value: Any) -> None:
+        if self.of(value) is not None:
+            del self._known[id(value)]

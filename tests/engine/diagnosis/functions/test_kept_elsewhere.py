@@ -89,6 +89,90 @@ class Drop(Module):
 drop = Drop()
 train(lambda x: net[3](drop(net[2](drop(net[0](x))))))
 """
+# A class method keeps it.
+HELPER = """
+class Quantise(Function):
+    @classmethod
+    def remember(cls, inside):
+        cls.inside = inside
+    @staticmethod
+    def forward(ctx, x):
+        inside = (x.abs() < 0.3).astype("float32") if hasattr(x, "astype") else (x.abs() < 0.3).float()
+        Quantise.remember(inside)  # CAUSE
+        return (x.clip(-0.3, 0.3) * 8).round() / 8
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * Quantise.inside
+train(lambda x: net[3](Quantise.apply(net[2](Quantise.apply(net[0](x))))))
+"""
+# An object keeps it, which hands it out as well; two calls deep.
+OBJECT = """
+class Store:
+    def keep(self, name, value):
+        self._put(value)
+        self.name = name
+    def _put(self, value):
+        self.value = value
+    def last(self):
+        return self.value
+STORE = Store()
+class Swish(Function):
+    @staticmethod
+    def forward(ctx, x):
+        gate = 1 / (1 + (-x).exp())
+        STORE.keep("gate", gate)  # CAUSE
+        return x * gate
+    @staticmethod
+    def backward(ctx, grad):
+        gate = STORE.last()
+        return grad * (gate + gate * (1 - gate))
+train(lambda x: net[3](Swish.apply(net[2](Swish.apply(net[0](x))))))
+"""
+# A function writes an attribute of the module that it is handed; its name is a string.
+BY_NAME = """
+def note(owner, value):
+    setattr(owner, "mask", value)
+class Mask(Function):
+    @staticmethod
+    def forward(ctx, x, layer):
+        ctx.layer = layer
+        mask = framework.sign(noise(*x.shape)) * 0.5 + 0.5
+        note(layer, mask)  # CAUSE
+        return x * mask
+    @staticmethod
+    def backward(ctx, grad):
+        layer = ctx.layer
+        return RESULT
+class Drop(Module):
+    def forward(self, x):
+        return Mask.apply(x, self)
+drop = Drop()
+train(lambda x: net[3](drop(net[2](drop(net[0](x))))))
+"""
+# Two functions share one place.
+SHARED = """
+class Common(Function):
+    @staticmethod
+    def keep(value):
+        Common.sign = value
+class First(Common):
+    @staticmethod
+    def forward(ctx, x):
+        Common.keep(framework.sign(x))  # CAUSE
+        return x.abs()
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * Common.sign
+class Second(Common):
+    @staticmethod
+    def forward(ctx, x):
+        Common.keep(framework.sign(x) * 2)
+        return x.abs() * 2
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * Common.sign
+train(lambda x: net[3](Second.apply(net[2](First.apply(net[0](x))))))
+"""
 # One object for each call: each has its own.
 EACH_ITS_OWN = OWNER.replace("drop = Drop()", "drops = [Drop(), Drop()]").replace(
     "net[3](drop(net[2](drop(net[0](x)))))", "net[3](drops[0](net[2](drops[1](net[0](x)))))"
@@ -114,6 +198,52 @@ class Norm(Function):
         return grad * factor
 train(lambda x: net[3](Norm.apply(net[2](Norm.apply(net[0](x))))))
 """
+# The same by functions that are called: a running mean, what is made once, what lies on a stack, what is printed.
+HELPED = """
+class Norm(Function):
+    amax, grid, stack, last, outer = noise(8), None, (), None, None
+    @classmethod
+    def observe(cls, now):
+        cls.amax = now
+    @classmethod
+    def mixed(cls, x):
+        old = cls.amax
+        return 0.9 * old + 0.1 * x.detach().mean(0)
+    @classmethod
+    def prepare(cls, x):
+        if cls.grid is None:
+            cls.grid = framework.ones_like(x) * 0.5
+    @classmethod
+    def push(cls, value):
+        cls.stack = (value, cls.stack)
+        cls.last = value
+        cls.top = value
+    @classmethod
+    def pop(cls):
+        value, cls.stack = cls.stack
+        cls.top = cls.stack[0] if cls.stack else None
+        return value
+    @classmethod
+    def show(cls):
+        return cls.last.shape
+    @staticmethod
+    def forward(ctx, x):
+        Norm.observe(Norm.mixed(x))
+        Norm.prepare(x)
+        slope = 0.5 + 0.1 * framework.sign(x)
+        Norm.push(slope)
+        return x * slope
+    @staticmethod
+    def backward(ctx, grad):
+        print(Norm.show())
+        unused = Norm.top * 0
+        return grad * Norm.pop() + 0 * Norm.amax + 0 * Norm.grid + unused
+train(lambda x: net[3](Norm.apply(net[2](Norm.apply(net[0](x))))))
+"""
+# Each module is a place of its own, by way of its methods.
+EACH_BY_METHOD = BY_NAME.replace("drop = Drop()", "drops = [Drop(), Drop()]").replace(
+    "net[3](drop(net[2](drop(net[0](x)))))", "net[3](drops[0](net[2](drops[1](net[0](x)))))"
+)
 ONCE = """
 class Swish(Function):
     @staticmethod
@@ -145,12 +275,14 @@ def run(x):
 train(run)
 """
 
-CASES = [("silent-overwrite", GLOBAL), ("silent-overwrite", CACHE), ("silent-overwrite", OWNER)]
+CASES = [("silent-overwrite", text) for text in (GLOBAL, CACHE, OWNER, HELPER, OBJECT, BY_NAME, SHARED)]
 
 
 def programs(framework: str) -> dict[str, str]:
     result = "grad * layer.mask, None" if framework == "torch" else "grad * layer.mask"
-    every = numbered(CASES) | {"each": EACH_ITS_OWN, "healthy": HEALTHY, "once": ONCE}
+    every = numbered(CASES) | {
+        "each": EACH_ITS_OWN, "healthy": HEALTHY, "once": ONCE, "helped": HELPED, "method": EACH_BY_METHOD,
+    }  # fmt: skip
     if framework == "torch":
         every["recomputed"] = RECOMPUTED
     return {name: HEAD[framework] + TRAIN + text.replace("RESULT", result) for name, text in every.items()}
@@ -174,9 +306,9 @@ def test_a_later_call_sets_it_anew(runs: dict[str, Run], name: str) -> None:
 
 
 @each
-@pytest.mark.parametrize("name", ["healthy", "each"])
+@pytest.mark.parametrize("name", ["healthy", "helped", "each", "method"])
 def test_what_calls_may_share(runs: dict[str, Run], name: str) -> None:
-    runs[name].check_healthy(*(["silent-overwrite"] if name == "each" else []))
+    runs[name].check_healthy(*(["silent-overwrite"] if name in ("each", "method") else []))
 
 
 @each

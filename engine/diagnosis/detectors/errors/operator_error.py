@@ -8,11 +8,11 @@ import re
 from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, detector
-from adbg.engine.diagnosis.detectors.functions.counts import count_of
-from adbg.engine.diagnosis.detectors.functions.datasets import item_line
-from adbg.engine.diagnosis.detectors.functions.foreign import kept_in
-from adbg.engine.diagnosis.detectors.functions.inference import is_inference, is_refused, mode_of
-from adbg.engine.diagnosis.detectors.functions.layers import made_in, path_to, self_of, weights_of
+from adbg.engine.diagnosis.detectors.errors.counts import count_of
+from adbg.engine.diagnosis.detectors.errors.datasets import item_line
+from adbg.engine.diagnosis.detectors.errors.foreign import kept_in
+from adbg.engine.diagnosis.detectors.errors.inference import is_inference, is_refused, mode_of
+from adbg.engine.diagnosis.detectors.errors.layers import made_in, path_to, self_of, weights_of
 from adbg.engine.diagnosis.source import expression_at, operands_of
 from adbg.engine.diagnosis.values import (
     Step,

@@ -8,7 +8,7 @@ from typing import Any
 
 from adbg.engine.backends.base import FunctionCall, HookCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
-from adbg.engine.diagnosis.detectors.functions.caught import is_left_on_purpose
+from adbg.engine.diagnosis.detectors.errors.caught import is_left_on_purpose
 from adbg.engine.diagnosis.detectors.functions.derivatives import argument_name, result_line
 from adbg.engine.diagnosis.values import is_users, line_in, steps_of
 from adbg.engine.graph.index import index_of

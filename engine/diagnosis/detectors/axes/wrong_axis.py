@@ -8,12 +8,12 @@ from typing import Any
 
 from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
-from adbg.engine.diagnosis.detectors.graphs.attention import Attention
+from adbg.engine.diagnosis.detectors.axes.attention import Attention
+from adbg.engine.diagnosis.detectors.axes.exchanged import Exchanged
+from adbg.engine.diagnosis.detectors.axes.mixed import Reshaped
+from adbg.engine.diagnosis.detectors.axes.turned import axis_behind
 from adbg.engine.diagnosis.detectors.graphs.calls import axis_of, line_of, place, plain, shape
-from adbg.engine.diagnosis.detectors.graphs.exchanged import Exchanged
 from adbg.engine.diagnosis.detectors.graphs.marks import Marked, Marks
-from adbg.engine.diagnosis.detectors.graphs.mixed import Reshaped
-from adbg.engine.diagnosis.detectors.graphs.turned import axis_behind
 from adbg.engine.diagnosis.detectors.numbers import values
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.protocol.messages import Finding
@@ -46,18 +46,24 @@ class WrongAxis(Detector):
     what was made to add up to 1 over the tokens), or whose product with the values of an attention sums over another.
     A reshape to the sizes that a transpose would have made, before a loss that takes one of these axes for the classes,
     or before what works along one of the two axes, where a transpose or a stack had made them, or batches of other
-    sizes show which one is the batch. And what was reduced over one axis without keepdim meets its source, where a
-    broadcast lines it up with another axis; seen where sizes are equal, for else it raises.
+    sizes show which one is the batch; or, of data as well, before a recurrent layer, an attention or a loop that takes
+    the first two axes for steps and rows of sequences, where no other layout of these explains it. And what was reduced
+    over one axis without keepdim meets its source, where a broadcast lines it up with another axis; seen where sizes
+    are equal, for else it raises.
 
-    Evidence: both lines, the shapes and the axes.
+    Evidence: both lines, the shapes and the axes; of sequences the places that a transpose fills with other numbers,
+    and the loss that compares their rows with as many targets.
     Mistaken for: positions that are picked with all of their classes, which is told apart by the index: it is the same
     for all classes. Experts that choose their tokens, pairs of a contrastive loss in another order: what a gather picks
     is only a note, what a loss picks (nll_loss, ctc_loss) a warning. Soft assignments to clusters, whose scores a layer
     or learnt centers give, or which are divided by their sums (not told). What was reshaped twice may lie as it is
     meant to, and rows that are kept whole do, or that are merged again before their order counts, or whose targets
-    change places with them (all not told). A normalisation of a symmetric matrix: of reductions, and of an attention
-    over as many queries as keys, only a note is told.
-    Cost: in sampled iterations a look at each operator's name; once the index is read.
+    change places with them (all not told). Of sequences: random numbers that nothing else is made of; parts of a long
+    recording that are cut at other places, where the rows stay in front (told only where they meet targets, and neither
+    size divides the other); rows that are joined or parted, where one does (told only where the steps are in front, and
+    the rows meet targets that were not laid out anew). A normalisation of a symmetric matrix: of reductions, and of an
+    attention over as many queries as keys, only a note is told.
+    Cost: in sampled iterations a look at each operator's name; once the index, or what is reshaped, is read.
     """
 
     sampled = Need.OPERATORS
@@ -71,6 +77,7 @@ class WrongAxis(Detector):
         self._attention = Attention(facts, self._sums)
 
     def operator(self, call: OperatorCall) -> None:
+        self._exchanged.operator(call)
         if call.error is not None or not call.results or not call.operands:
             return
         name, result = plain(call.name), call.results[0]
@@ -85,7 +92,6 @@ class WrongAxis(Detector):
                     self._tell_reduced(known, one, call)
         self._softmax(call, name, result)
         self._reshaped.operator(call)
-        self._exchanged.operator(call)
         self._attention.operator(call, name)
 
     def iteration_end(self) -> None:

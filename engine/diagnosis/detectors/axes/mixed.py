@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from adbg.engine.backends.base import OperatorCall
+from adbg.engine.diagnosis.detectors.axes.turned import folded
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, shape
 from adbg.engine.diagnosis.detectors.graphs.marks import Marked, Marks
-from adbg.engine.diagnosis.detectors.graphs.turned import folded
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.protocol.messages import Finding
 
