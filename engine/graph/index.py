@@ -13,7 +13,7 @@ from adbg.engine.backends.base import Graph
 from adbg.engine.errors import CommandError
 from adbg.engine.names import closest_names, is_address, name_matches
 from adbg.engine.own_files import SHOWN
-from adbg.engine.types import GraphRow
+from adbg.engine.types import GraphRow, NodeInfo
 
 _VERSIONS = itertools.count(1)
 _SEEN: dict[tuple[str, str], int] = {}  # (kind, name) -> nodes, over all graphs whose names were asked for
@@ -118,14 +118,14 @@ class GraphIndex:
         if is_address(text):
             return self._at_address(graph, text)
         survey = self._surveyed(graph)
-        found = survey.matching(text) or survey.matching(text, fold=True)
+        found = survey.matching(graph, text) or survey.matching(graph, text, fold=True)
         if len(found) == 1:
             return found[0]
         if not found:
             close = closest_names(text, [*survey.names, *(name for kind, name in survey.places if kind == "param")])
             hint = "closest: " + ", ".join(close) if close else "`info names` lists the names in this graph"
             raise CommandError(f"no node {text!r} in this graph of {self.total} nodes", hint)
-        some = ", ".join(f"#{self.position[key]} {survey.unique[key]}" for key in found[:5])
+        some = ", ".join(f"#{self.position[key]} {graph.unique_name(key)}" for key in found[:5])
         more = ", ..." if len(found) > 5 else ""
         raise CommandError(f"{len(found)} nodes are called {text!r}: {some}{more}", "name one of them")
 
@@ -190,34 +190,56 @@ class GraphIndex:
 
 
 class _Survey:
-    """Every node of a graph described once (9,000 nodes of torch: 80 ms)."""
+    """What every node of a graph is called and comes from. Of nodes in one group one is described: a chain of 1M nodes
+    of torch takes 1.2 s (9.1 s where each is described)."""
 
     def __init__(self, graph: Graph, order: Sequence[int]) -> None:
         self.names: dict[str, list[int]] = {}
         self.places: dict[tuple[str, str], int] = collections.defaultdict(int)
-        self.unique: dict[int, str] = {}
         self.parameters: dict[int, str] = {}
         graph.read_all_stacks()
-        for key in order:
-            node = graph.describe(key)
-            self.names.setdefault(node.name, []).append(key)
-            self.unique[key] = node.unique_name
-            if node.module:
-                self.places["module", node.module] += 1
-            if node.parameter:
-                self.places["param", node.parameter] += 1
-                self.parameters[key] = node.parameter
-            if node.forward is not None:
-                self.places["line", f"{node.forward.file}:{node.forward.line}"] += 1
+        groups = graph.groups()
+        mine = [0] * len(order) if groups is None else [groups[key] for key in order]
+        first: dict[int, NodeInfo] = {}
+        named: dict[int, list[int]] = {}  # by group
+        for key, group in zip(order, mine):
+            keys = named.get(group)
+            if keys is None:
+                node = graph.describe(key)
+                keys = self.names.setdefault(node.name, [])
+                if group:
+                    named[group] = keys
+                    first[group] = node
+                else:
+                    self._place(node, 1)
+            keys.append(key)
+        for group, count in collections.Counter(mine).items():
+            if group:
+                self._place(first[group], count)
 
-    def matching(self, text: str, fold: bool = False) -> list[int]:
+    def _place(self, node: NodeInfo, count: int) -> None:
+        if node.parameter:
+            self.parameters[node.key] = node.parameter
+        if node.module:
+            self.places["module", node.module] += count
+        if node.parameter:
+            self.places["param", node.parameter] += count
+        if node.forward is not None:
+            self.places["line", f"{node.forward.file}:{node.forward.line}"] += count
+
+    def matching(self, graph: Graph, text: str, fold: bool = False) -> list[int]:
         """Keys of the nodes that ``text`` names: those with exactly this name where there are any."""
         found = [key for key, parameter in self.parameters.items() if parameter == text]
         exact: list[int] = []
         for name, keys in self.names.items():
-            if name_matches(text, name, fold=fold):
-                found += [key for key in keys if name_matches(text, name, self.unique[key], fold)]
-                exact += [key for key in keys if text in (name, self.unique[key])]
+            if not name_matches(text, name, fold=fold):
+                continue
+            for key in keys:
+                unique = graph.unique_name(key)
+                if name_matches(text, name, unique, fold):
+                    found.append(key)
+                if text in (name, unique):
+                    exact.append(key)
         return exact or found
 
 

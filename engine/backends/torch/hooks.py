@@ -33,10 +33,9 @@ from adbg.engine.backends.common.hooking import (
     Hooks,
 )
 from adbg.engine.backends.torch import private
-from adbg.engine.backends.torch.graph import ACCUMULATE
 from adbg.engine.backends.torch.hooking import PlacedHook, take_off
 from adbg.engine.backends.torch.native import listing, screen
-from adbg.engine.backends.torch.native.walk import SHARED_TYPE, CoreWalk
+from adbg.engine.backends.torch.native.walk import ACCUMULATE, SHARED_TYPE, CoreWalk
 from adbg.engine.backends.torch.tensors import bad
 from adbg.engine.backends.torch.touched import SMALL
 from adbg.engine.outside import own

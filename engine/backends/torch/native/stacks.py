@@ -12,17 +12,20 @@ from typing import Any
 import torch
 
 from adbg.engine.backends.torch.native.core import Core
+from adbg.engine.own_files import SHOWN
 from adbg.engine.types import SourceLine
 
 
 class NativeTrace:
-    """The stack of a node: ``frames`` (code, lasti) innermost first, ``path`` of the innermost module."""
+    """The stack of nodes: ``frames`` (code, lasti) innermost first, ``path`` of the innermost module. ``told``: under
+    which ``SHOWN.version``, and its lines."""
 
-    __slots__ = ("frames", "path")
+    __slots__ = ("frames", "path", "told")
 
     def __init__(self, frames: tuple[tuple[types.CodeType, int], ...], path: str | None) -> None:
         self.frames = frames
         self.path = path
+        self.told: tuple[int, tuple[SourceLine, ...]] = (-1, ())
 
 
 class NativeStacks:
@@ -73,12 +76,12 @@ class NativeStacks:
         return found
 
     def user_lines(self, trace: NativeTrace, shown: Callable[[str], str | None]) -> tuple[SourceLine, ...]:
-        lines = []
-        for code, lasti in trace.frames:
-            file = shown(code.co_filename)
-            if file is not None:
-                lines.append(SourceLine(file, self._line(code, lasti), code.co_name))
-        return tuple(lines)
+        version = SHOWN.version
+        if trace.told[0] != version:
+            files = [(shown(code.co_filename), code, lasti) for code, lasti in trace.frames]
+            lines = [SourceLine(file, self._line(code, lasti), code.co_name) for file, code, lasti in files if file]
+            trace.told = (version, tuple(lines))
+        return trace.told[1]
 
     def _line(self, code: types.CodeType, lasti: int) -> int:
         line = self._lines.get((code, lasti))

@@ -13,11 +13,12 @@ import torch
 
 from adbg.engine.types import Edge
 
+ACCUMULATE = "AccumulateGrad"
 SHARED_TYPE = "CppFunction"  # the Python type of nodes whose C++ type torch does not know (C++ extensions)
 
 
 class CoreWalk:
-    """See above. ``types``: the Python types of the nodes, by kind."""
+    """See above. ``types``: the Python types of the nodes, by kind (a number)."""
 
     def __init__(self, walk: Any) -> None:
         self._walk = self.raw = walk
@@ -55,6 +56,11 @@ class CoreWalk:
     def names(self) -> set[str] | None:
         """Of all nodes; None where they must be asked of the nodes one by one."""
         return None if SHARED_TYPE in self._names else set(self._names)
+
+    def groups(self) -> list[int]:
+        """See ``Graph.groups``: kind and stack say all of a node but who owns the parameter of an accumulate node."""
+        told = [0 if name in (SHARED_TYPE, ACCUMULATE) else place + 1 << 32 for place, name in enumerate(self._names)]
+        return [told[kind] and told[kind] | stack for kind, stack in zip(self._walk.kinds(), self._walk.stacks())]
 
     def type_of(self, key: int) -> type:
         kind: int = self._walk.kind(key)
