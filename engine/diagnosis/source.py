@@ -99,6 +99,11 @@ def _targets(node: ast.AST) -> list[ast.expr]:
     return flat
 
 
+def assigned_names(node: ast.AST) -> list[str]:
+    """The variables that a statement gives a value, a loop its own: ["name", "p"] of ``for name, p in …``."""
+    return [each.id for each in _targets(node) if isinstance(each, ast.Name)]
+
+
 def _last_line(node: ast.AST) -> int:
     """Of a loop or a ``with``: the line that binds its variable."""
     if isinstance(node, (ast.For, ast.AsyncFor)):

@@ -6,6 +6,7 @@ import ast
 import itertools
 import math
 import os
+import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ from adbg.engine.types import SourceLine
 
 _SLOW = 0.05  # a twentieth of the rate of the others is slow, and less is hardly trained
 _SAME = 1e-5  # norms that differ by less, relative: of another layout, or of the same elements
+_GIVEN = 500  # hooks of which is remembered what they gave back
 # What is computed for a statistic, and never to change a gradient by; clipping, scaling and masks are.
 _STATISTICS = frozenset({
     "abs_", "absolute_", "square_", "pow_", "log_", "log2_", "log10_", "log1p_", "exp_", "sqrt_", "rsqrt_", "floor_",
@@ -36,14 +38,25 @@ class _Hook:
     told: int = 0
     kind: str = ""
     element: str = ""  # where norms are equal: what differs
+    again: bool = False  # it gives back what it gave back for another gradient
+
+
+@dataclass(slots=True)
+class _Given:
+    """A tensor that a hook gave back. ``norms``: of another gradient that it gave it back for, and of itself then."""
+
+    tensor: weakref.ref[Any]
+    target: int
+    iteration: int
+    norms: tuple[float, float] | None = None
 
 
 @detector("gradient-hook", "hooks-pile-up")
 class GradientHook(Detector):
     """A hook that the program registered changes gradients: makes them zero, NaN, or scales them by a large factor;
-    one that is to look at them only, and returns nothing, computes a statistic in their own memory (``abs_()``); or the
-    same hook, also one of a forward, is registered on the same object again in each iteration or epoch, so that it runs
-    ever more often.
+    one that is to look at them only, and returns nothing, computes a statistic in their own memory (``abs_()``); one
+    gives back the gradient of an earlier iteration (what ``setdefault`` returns, a cache); or the same hook, also one
+    of a forward, is registered on the same object again in each iteration or epoch, so that it runs ever more often.
 
     Evidence: norms of the gradient before and after the hook; how many copies of the hook are registered, more each
     time at three times or more.
@@ -61,6 +74,7 @@ class GradientHook(Detector):
         # Of an object and a line: (iteration, hooks that were there then) of the last registrations.
         self._registered: dict[tuple[int, SourceLine | None], list[tuple[int, int]]] = {}
         self._targets: dict[SourceLine | None, set[int]] = {}  # ids of leaves and modules, by the line
+        self._given: dict[int, _Given] = {}  # by id of the hook
         self._seen = False
 
     def applied(self) -> bool:
@@ -76,6 +90,7 @@ class GradientHook(Detector):
         if call.before is None or call.after is None:
             return
         if call.after is call.before and not call.changed_in_place:
+            self._remember(call)
             return
         norm = self.facts.backend.norm
         before = call.norm_before if call.norm_before is not None else norm(call.before)
@@ -95,6 +110,7 @@ class GradientHook(Detector):
                 "(a lambda)" if name == "<lambda>" else f"{name}()", call.registered, place
             )
         known.norms = [*known.norms[-7:], (before, after)]
+        known.again = known.again or self._is_again(call, before, after)
         known.element = element or ("it changes them in place, and their norm stays" * (before == after))
         self._judge(known, call)
 
@@ -102,7 +118,9 @@ class GradientHook(Detector):
         before, after = hook.norms[-1]
         looks = call.after is call.before and _statistic(call.hook)
         changed = [(one, two) for one, two in hook.norms if one > 0 and math.isfinite(one)]
-        if math.isfinite(before) and not math.isfinite(after):
+        if hook.again:
+            self._tell_again(hook, call)
+        elif math.isfinite(before) and not math.isfinite(after):
             self._tell(hook, call, "nan", "error", 0.92, "makes finite gradients NaN or infinite")
         elif looks:
             self._tell_looks(hook, call, looks)
@@ -123,8 +141,40 @@ class GradientHook(Detector):
                     )
                 else:
                     self._tell(hook, call, "scale", "warning", 0.6, what)
-            elif hook.kind not in ("zero", "scale", "nan"):
+            elif hook.kind not in ("zero", "scale", "nan", "again"):
                 self._tell(hook, call, "changes", "note", 0.3, "changes gradients, as clipping and masks do")
+
+    def _remember(self, call: HookCall) -> None:
+        """What a hook gave back, or may have kept of what it was given."""
+        if len(self._given) < _GIVEN or id(call.hook) in self._given:
+            self._given[id(call.hook)] = _Given(weakref.ref(call.after), call.target, self.facts.iteration)
+
+    def _is_again(self, call: HookCall, before: float, after: float) -> bool:
+        """Whether it gives back the very tensor, of the same norm, that it gave back for another gradient in earlier
+        iterations. A buffer that it updates has another norm each time; one of zeros is what clearing left of it."""
+        given = self._given.get(id(call.hook))
+        if given is None or given.tensor() is not call.after or given.target != call.target:
+            self._remember(call)
+            return False
+        if given.iteration >= self.facts.iteration:
+            return False
+        known, given.norms = given.norms, (before, after)
+        given.iteration = self.facts.iteration
+        return known is not None and known[1] == after and abs(known[0] - before) > _SAME * before
+
+    def _tell_again(self, hook: _Hook, call: HookCall) -> None:
+        line = hook.line
+        code = getattr(call.hook, "__code__", None)
+        if code is not None:
+            function = function_named(code.co_filename, code.co_firstlineno)
+            made = returns_of(function) if function is not None else []
+            at = made[0].lineno if len(made) == 1 else code.co_firstlineno
+            line = SourceLine(os.path.abspath(code.co_filename), at, code.co_name)
+        what = (
+            "gives back one gradient of an earlier iteration again and again, in the place of what it is given: "
+            "return None where it is to look only"
+        )
+        self._tell(hook, call, "again", "error", 0.92, what, line)
 
     def _tell_looks(self, hook: _Hook, call: HookCall, found: tuple[SourceLine, str]) -> None:
         line, method = found
