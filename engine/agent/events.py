@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Protocol
 
 from adbg.engine.agent.connection import PAUSE
 from adbg.engine.agent.event_queue import EventQueue
-from adbg.engine.node_batch import NodeBatch
+from adbg.engine.node_batch import NodeBatch, NodeRow
+from adbg.engine.outside import own
 from adbg.engine.protocol import messages as p
 from adbg.engine.session.observers import Observer
 from adbg.engine.session.post_mortem import error_text
@@ -40,6 +41,7 @@ class Events(Observer):
         self._queue = EventQueue()
         self._told: set[int] = set()  # brief calls that run and whose begin was told
         self._long = False  # the last one took long
+        self._live: dict[Running, int] = {}  # calls in which the program stopped -> rows told since it went on
         self._gather: tuple[Callable[[], None], ...] = ()  # by backend: has it tell what waits there
 
     # ---- calls that are not looked into
@@ -77,7 +79,24 @@ class Events(Observer):
     def _gathered(self) -> Sequence[Any]:
         for gather in self._gather:
             gather()
-        return self._queue.take()
+        return [*self._queue.take(), *self._ran_meanwhile()]
+
+    def _ran_meanwhile(self) -> Iterator[p.NodesRan]:
+        """What ran in calls that were looked at and went on, four times a second while they run; the last node alone
+        where they are many."""
+        for running, told in list(self._live.items()):
+            try:
+                batch = running.call.so_far(told)
+            except own(Exception):  # it was released meanwhile
+                batch = None
+            if batch is None or running not in self._live:
+                self._live.pop(running, None)
+                continue
+            if len(batch):
+                self._live[running] = told = told + len(batch)
+                rows = [_ran(each) for each in islice(batch, 0 if told <= MOST_ROWS else len(batch) - 1, None)]
+                yield p.NodesRan(running.call.number, rows)
+            self._client.event_later(self._gathered, CALM)
 
     # ---- calls and nodes
 
@@ -112,10 +131,12 @@ class Events(Observer):
         stop is asked for there."""
         state = running.state
         if state.looked_at and not state.stopped_ns:
-            nodes = [p.NodeRan(each.index, each.us, each.norm, each.nonfinite) for each in islice(batch, MOST_ROWS)]
+            self._live.pop(running, None)
+            nodes = [_ran(each) for each in islice(batch, MOST_ROWS)]
             self._later(p.NodesRan(running.call.number, nodes))
 
     def backward_end(self, running: Running, us: float, error: BaseException | None) -> None:
+        self._live.pop(running, None)
         call = running.call
         self._later(p.BackwardEnd(call.number, us, error_text(error), call.depth))
 
@@ -123,6 +144,7 @@ class Events(Observer):
 
     def stopped(self, point: PausedPoint, changed: Sequence[p.BreakpointState]) -> None:
         stop = point.stop
+        self._live.clear()
         self.flush()
         for state in changed:
             self._client.event(p.BreakpointChanged("changed", state))
@@ -130,6 +152,11 @@ class Events(Observer):
         reason = _DAP_REASON.get(stop.reason, stop.reason.value)
         text = f"{stop.reason.value} {stop.phase.value} {where}"
         self._client.event(p.Stopped(reason, stop.thread, True, text, stop.message, list(stop.breakpoints), stop))
+
+    def resumed(self, running: Running) -> None:
+        self._live = {each: 0 for each in running.chain if each.collected}
+        if self._live:
+            self._client.event_later(self._gathered, CALM)
 
     def continued(self, thread: int) -> None:
         """A request that makes the program continue is answered instead."""
@@ -142,6 +169,7 @@ class Events(Observer):
     def detach(self) -> None:
         """The ends of the brief calls that run now are not told."""
         self._told.clear()
+        self._live = {}
         self._gather = ()
 
     # ---- the queue
@@ -154,3 +182,7 @@ class Events(Observer):
         """Send what waits for the next batch: something comes that must be told after it."""
         for body in self._gathered():
             self._client.event(body, droppable=True)
+
+
+def _ran(row: NodeRow) -> p.NodeRan:
+    return p.NodeRan(row.index, row.us, row.norm, row.nonfinite)

@@ -120,6 +120,11 @@ class BackwardCall(Graph):
         inside it."""
         return None
 
+    def so_far(self, start: int) -> NodeBatch | None:
+        """Behind the first ``start`` of what ``collected`` would give now, which stays; None before the first
+        ``collected``, and where nothing is written down. On any thread, while the nodes run."""
+        return None
+
     def twin(self, shapes: bool) -> Hashable:
         """Of a call whose nodes are collected: equal for two whose graphs have the same nodes, stacks, edges and
         leaves. ``shapes``: behind its end, and those of the gradients too: all that can be told of the graph, row by

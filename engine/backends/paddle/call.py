@@ -94,6 +94,10 @@ class PaddleCall(PaddleGraph, BackwardCall):
     def collected(self) -> NodeBatch | None:
         return self._written.take(self) if self._written is not None else None
 
+    def so_far(self, start: int) -> NodeBatch | None:
+        written = self._written
+        return written.so_far(start) if written is not None else None
+
     def twin(self, shapes: bool) -> Hashable:
         return self._written.twin(shapes) if self._written is not None else None
 

@@ -363,6 +363,8 @@ PyMethodDef paddle_methods[] = {
      "`ask(tensor)` -> (norm, whether it is not finite) of what cannot be read here"},
     {"paddle_events_take", paddle_events_take, METH_VARARGS,
      "(capsule, positions) -> (rows, lost, shapes): what came since the last time; see engine/node_batch.py"},
+    {"paddle_events_since", paddle_events_since, METH_VARARGS,
+     "(capsule, positions, start) -> rows behind the first `start` of those, which stay; by any thread, while nodes run"},
     {"paddle_events_nodes", paddle_events_nodes, METH_O, "(capsule) -> addresses of its nodes, by key"},
     {"paddle_events_end", paddle_events_end, METH_O, "(capsule): it is over"},
     {"paddle_end", end, METH_NOARGS, "put everything of libpaddle's back"},

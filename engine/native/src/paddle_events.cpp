@@ -62,12 +62,14 @@ class Keys {
   size_t used_ = 0;
 };
 
-// One backward. Touched by its thread; taken under the GIL by that one, or on it while it stands at a stop.
+// One backward. Touched by its thread; taken under the GIL by that one, or on it while it stands at a stop. Other threads
+// that have the GIL read the first `done` rows: there is room for all, so that none is moved.
 struct Events {
   std::vector<void*> nodes;  // by key: in the order in which a walk from the roots meets them
   Keys keys{64};
   std::vector<Row> rows;
   std::vector<uint32_t> shapes;
+  std::atomic<size_t> done{0};
   size_t limit = 0;
   uint64_t lost = 0, alike = 0;
   int depth = 0;
@@ -205,6 +207,7 @@ PaddleVisit::~PaddleVisit() {
   const uint16_t flags = static_cast<uint16_t>(flags_ | (made_ ? 0 : kFailed));
   events->rows.push_back(events->row(key_, begin_, end, norm_, flags, numbered(thread)));
   events->shapes.push_back(shape_);
+  events->done.store(events->rows.size(), std::memory_order_release);
 }
 
 PyObject* paddle_events_begin(PyObject*, PyObject* arguments) {
@@ -270,10 +273,35 @@ PyObject* paddle_events_take(PyObject*, PyObject* arguments) {
                                                static_cast<Py_ssize_t>(rows.size() * sizeof(Row)));
   if (!packed) return nullptr;
   events.limit -= std::min(events.limit, rows.size());
+  events.done.store(0, std::memory_order_release);
   rows.clear();
   events.shapes.clear();
   return Py_BuildValue("(NKK)", packed, static_cast<unsigned long long>(std::exchange(events.lost, 0)),
                        static_cast<unsigned long long>(shapes));
+}
+
+PyObject* paddle_events_since(PyObject*, PyObject* arguments) {
+  PyObject *capsule, *positions;
+  Py_ssize_t start;
+  if (!PyArg_ParseTuple(arguments, "OSn", &capsule, &positions, &start)) return nullptr;
+  Shared* shared = in(capsule);
+  if (!shared) return nullptr;
+  const Events& events = **shared;
+  if (static_cast<size_t>(PyBytes_GET_SIZE(positions)) != events.nodes.size() * 4) {
+    PyErr_SetString(PyExc_ValueError, "four bytes for each node");
+    return nullptr;
+  }
+  const size_t done = events.done.load(std::memory_order_acquire);
+  const size_t first = std::min(done, start < 0 ? 0 : static_cast<size_t>(start));
+  PyObject* packed = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>((done - first) * sizeof(Row)));
+  if (!packed) return nullptr;
+  char* out = PyBytes_AS_STRING(packed);
+  for (size_t i = first; i < done; i++, out += sizeof(Row)) {
+    Row row = events.rows.data()[i];
+    memcpy(&row.index, PyBytes_AS_STRING(positions) + 4 * row.key, 4);
+    memcpy(out, &row, sizeof row);
+  }
+  return packed;
 }
 
 PyObject* paddle_events_nodes(PyObject*, PyObject* capsule) {

@@ -44,6 +44,7 @@ const std::vector<PaddleRan>& paddle_watched(int depth);
 
 PyObject* paddle_events_begin(PyObject*, PyObject* arguments);
 PyObject* paddle_events_take(PyObject*, PyObject* arguments);
+PyObject* paddle_events_since(PyObject*, PyObject* arguments);
 PyObject* paddle_events_nodes(PyObject*, PyObject* capsule);
 PyObject* paddle_events_end(PyObject*, PyObject* capsule);
 

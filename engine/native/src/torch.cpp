@@ -232,6 +232,7 @@ PyMethodDef torch_methods[] = {
     {"torch_events_donor", torch_events_donor, METH_VARARGS, "(node, pre hooks) -> whether its hook can be called"},
     {"torch_events_begin", torch_events_begin, METH_VARARGS, "(walk, tensor, most, norms=True) -> what the others take, or None"},
     {"torch_events_take", torch_events_take, METH_VARARGS, "(events, walk, positions) -> (rows, lost, shapes)"},
+    {"torch_events_since", torch_events_since, METH_VARARGS, "(events, walk, positions, start) -> rows, which stay"},
     {"torch_events_end", torch_events_end, METH_O, "(events): the backward is over"},
     {"torch_watch", torch_watch, METH_O, "(hand over) -> whether backwards can be watched from now on"},
     {"torch_watch_next", torch_watch_next, METH_VARARGS, "(tensor, nodes) -> whether the next backward of this thread is watched"},

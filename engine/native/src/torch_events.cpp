@@ -108,11 +108,11 @@ NodeEvents::Taken NodeEvents::take() {
   return taken;
 }
 
-NodeEvents::Taken NodeEvents::so_far() {
+NodeEvents::Taken NodeEvents::so_far(size_t start) {
   Taken taken{{}, 0, scale_so_far()};
   {
     std::lock_guard<std::mutex> held(lock_);
-    taken.events = events_;
+    taken.events.assign(events_.begin() + static_cast<ptrdiff_t>(std::min(start, events_.size())), events_.end());
     taken.lost = lost_;
   }
   in_order(taken.events);
@@ -192,20 +192,47 @@ PyObject* torch_events_begin(PyObject*, PyObject* arguments) {
   }
 }
 
+namespace {
+
+// The graph behind `walk`, whose keys `positions` has; nullptr with an exception set.
+const Graph* graph_of(PyObject* walk, PyObject* positions) {
+  const Graph* walked = graph_in(walk);
+  if (walked && static_cast<size_t>(PyBytes_GET_SIZE(positions)) != walked->nodes.size() * 4) {
+    PyErr_SetString(PyExc_ValueError, "four bytes for each node");
+    return nullptr;
+  }
+  return walked;
+}
+
+}  // namespace
+
 PyObject* torch_events_take(PyObject*, PyObject* arguments) {
   PyObject *capsule, *walk, *positions;
   if (!PyArg_ParseTuple(arguments, "OOS", &capsule, &walk, &positions)) return nullptr;
   Shared* watched = from_capsule(capsule);
-  const Graph* walked = watched ? graph_in(walk) : nullptr;
+  const Graph* walked = watched ? graph_of(walk, positions) : nullptr;
   if (!walked) return nullptr;
-  if (static_cast<size_t>(PyBytes_GET_SIZE(positions)) != walked->nodes.size() * 4) {
-    PyErr_SetString(PyExc_ValueError, "four bytes for each node");
-    return nullptr;
-  }
   Rows rows;
   if (!pack((*watched)->take(), walked->keys, PyBytes_AS_STRING(positions), rows)) return nullptr;
   return Py_BuildValue("(NKK)", rows.bytes, static_cast<unsigned long long>(rows.lost),
                        static_cast<unsigned long long>(rows.shapes));
+}
+
+PyObject* torch_events_since(PyObject*, PyObject* arguments) {
+  PyObject *capsule, *walk, *positions;
+  Py_ssize_t start;
+  if (!PyArg_ParseTuple(arguments, "OOSn", &capsule, &walk, &positions, &start)) return nullptr;
+  Shared* watched = from_capsule(capsule);
+  const Graph* walked = watched ? graph_of(walk, positions) : nullptr;
+  if (!walked) return nullptr;
+  try {
+    Rows rows;
+    const bool packed = pack((*watched)->so_far(start < 0 ? 0 : static_cast<size_t>(start)), walked->keys,
+                             PyBytes_AS_STRING(positions), rows);
+    return packed ? rows.bytes : nullptr;
+  } catch (const std::bad_alloc&) {
+    return PyErr_NoMemory();
+  }
 }
 
 Follow events_next(PyObject* tensor, size_t nodes) {

@@ -40,7 +40,7 @@ class NodeEvents : public Followed {
   void worked(NodeRun& run) override;
   void left(NodeRun& run) override;
   Taken take();    // what was written since the last time
-  Taken so_far();  // the same, which stays
+  Taken so_far(size_t start = 0);  // the same behind the first `start` of them; it stays
 
  private:
   void look(NodeRun& run, Tensors* gradients);
@@ -77,6 +77,9 @@ PyObject* torch_events_begin(PyObject*, PyObject* arguments);
 // begins. `positions`: bytes, a uint32 for each key. A row has 32 bytes: see engine/node_batch.py. `shapes`: a number
 // for the shapes of the gradients by key; that of several batches is their sum.
 PyObject* torch_events_take(PyObject*, PyObject* arguments);
+// torch_events_since(capsule, walk, positions, start) -> bytes: those behind the first `start` of what `take` would give
+// now, which stay. By any thread, while the nodes run.
+PyObject* torch_events_since(PyObject*, PyObject* arguments);
 // torch_events_end(capsule): it is over.
 PyObject* torch_events_end(PyObject*, PyObject* capsule);
 // torch_alike(walk) -> a number: equal for graphs with nodes of the same types and leaves, made by the same stacks in the

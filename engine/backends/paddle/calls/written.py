@@ -55,6 +55,13 @@ class Written:
         self._count += len(batch)
         return batch
 
+    def so_far(self, start: int) -> NodeBatch | None:
+        """See ``BackwardCall.so_far``: the order of execution is known once something was taken."""
+        places = self._noted.places.get(self._alike)
+        if places is None:
+            return None
+        return NodeBatch(self._noted.module.paddle_events_since(self._events, places, start))
+
     def _places(self, call: PaddleCall) -> bytes:
         """By key, the position in the order of execution, which takes 5 to 9 us a node: it is remembered. Raises
         LookupError: the extension has met the nodes in another order than the walk."""

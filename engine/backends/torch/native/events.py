@@ -38,6 +38,7 @@ class Written:
         self._norms = norms
         self._shapes = 0
         self._count = 0
+        self._taken = b""  # the places, once something was taken
 
     @property
     def twin(self) -> Hashable:
@@ -54,12 +55,19 @@ class Written:
 
     def take(self, order: Callable[[], Sequence[int]], partial: bool) -> NodeBatch:
         """What came since the last time. ``order``: of execution; ``partial``: it follows from more than the graph."""
-        places = self._places(order, partial)
+        places = self._taken = self._places(order, partial)
         rows, lost, shapes = self._core.module.torch_events_take(self._events, self._walk.raw, places)
         self._shapes = (self._shapes + shapes) & 0xFFFFFFFFFFFFFFFF
         batch = NodeBatch(rows, lost)
         self._count += len(batch)
         return batch
+
+    def so_far(self, start: int) -> NodeBatch | None:
+        """See ``BackwardCall.so_far``: the order of execution is known once something was taken."""
+        places = self._taken
+        if not places:
+            return None
+        return NodeBatch(self._core.module.torch_events_since(self._events, self._walk.raw, places, start))
 
     def _places(self, order: Callable[[], Sequence[int]], partial: bool) -> bytes:
         """By key, the position in the order. The order of a graph of 600 nodes takes 150 us: it is remembered."""
