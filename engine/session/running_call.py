@@ -49,6 +49,7 @@ class Running:
 
     def wait(self, ns: int) -> None:
         """Its thread waited so long, which is no work of its nodes: of this call, nor of those around it."""
+        self.call.stood(ns)
         for running in self.chain:
             running.state.parked_ns += ns
 

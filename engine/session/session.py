@@ -320,6 +320,8 @@ class Session:
             if parked.answers is not None:
                 forget_stack()
             spent = time.perf_counter_ns() - begun
+            if running is not None:
+                running.call.stood(spent)
             for around in chain:
                 around.state.stopped_ns = 0
                 around.state.parked_ns += spent

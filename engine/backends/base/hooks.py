@@ -120,6 +120,10 @@ class BackwardCall(Graph):
         inside it."""
         return None
 
+    def stood(self, ns: int) -> None:
+        """This thread stood so long at a stop, or waited for one: no work of the node that runs, in what is written
+        down."""
+
     def so_far(self, start: int) -> NodeBatch | None:
         """Behind the first ``start`` of what ``collected`` would give now, which stays; None before the first
         ``collected``, and where nothing is written down. On any thread, while the nodes run."""

@@ -12,6 +12,7 @@ from adbg.engine.backends.paddle.calls.written import Written, begin
 from adbg.engine.backends.paddle.failures import error_text, flowed_in, suspects
 from adbg.engine.backends.paddle.graph import PaddleGraph, Services
 from adbg.engine.backends.paddle.hooks import PaddleHooks
+from adbg.engine.backends.paddle.native.core import core
 from adbg.engine.backends.paddle.stacks import framework_name
 from adbg.engine.node_batch import NodeBatch
 from adbg.engine.types import SourceLine
@@ -93,6 +94,11 @@ class PaddleCall(PaddleGraph, BackwardCall):
 
     def collected(self) -> NodeBatch | None:
         return self._written.take(self) if self._written is not None else None
+
+    def stood(self, ns: int) -> None:
+        noted = core()
+        if noted is not None:
+            noted.module.stood(ns)
 
     def so_far(self, start: int) -> NodeBatch | None:
         written = self._written

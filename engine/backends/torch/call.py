@@ -103,6 +103,10 @@ class TorchCall(TorchGraph, BackwardCall):
     def collected(self) -> NodeBatch | None:
         return self.written.take(self.order, bool(self._wanted)) if self.written is not None else None
 
+    def stood(self, ns: int) -> None:
+        if self.core.module is not None:
+            self.core.module.stood(ns)
+
     def so_far(self, start: int) -> NodeBatch | None:
         written = self.written
         return written.so_far(start) if written is not None else None

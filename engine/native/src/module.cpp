@@ -10,6 +10,7 @@
 #include "numbers.h"
 #include "paddle.h"
 #include "slots.h"
+#include "ticks.h"
 #include "torch.h"
 #include "torch_brief.h"
 #include "torch_walk.h"
@@ -96,6 +97,13 @@ PyObject* restore(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
+PyObject* stood(PyObject*, PyObject* ns) {
+  const unsigned long long told = PyLong_AsUnsignedLongLong(ns);
+  if (told == ~0ull && PyErr_Occurred()) return nullptr;
+  adbg::note_stood(told);
+  Py_RETURN_NONE;
+}
+
 PyMethodDef methods[] = {
     {"slots", slots, METH_VARARGS, "(symbol, library) -> [(library, address, read-only after relocation)]"},
     {"symbol", symbol, METH_VARARGS, "(symbol, library) -> its address, 0 where there is none"},
@@ -107,10 +115,11 @@ PyMethodDef methods[] = {
     {"roots", roots, METH_NOARGS, "() -> modules that ran as the outermost ones"},
     {"counts", counts, METH_NOARGS, "() -> (stacks kept, captures that were new, modules known)"},
     {"clear", clear, METH_NOARGS, "let go of all stacks"},
+    {"stood", stood, METH_O, "(nanoseconds): this thread stood so long at a stop, which is no work of the node that runs"},
     {"restore", restore, METH_NOARGS, "put back everything that stands in for a framework's functions"},
     {nullptr, nullptr, 0, nullptr}};
 
-constexpr long kInterface = 8;  // as INTERFACE in load.py: one more with each change of a function's
+constexpr long kInterface = 9;  // as INTERFACE in load.py: one more with each change of a function's
 
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "adbg._native", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
 

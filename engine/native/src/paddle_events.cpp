@@ -191,13 +191,14 @@ PaddleVisit::PaddleVisit(void* node, const void* gradients) {
   if (key_ == UINT32_MAX) return;
   events_ = events;
   if (events->norms) measure(*events, gradients, norm_, flags_, shape_);
+  stood_ = ticks_stood();
   begin_ = ticks();
 }
 
 PaddleVisit::~PaddleVisit() {
   Events* events = static_cast<Events*>(events_);
   if (!events) return;
-  const uint64_t end = ticks();
+  const uint64_t end = ticks() - (ticks_stood() - stood_);
   Thread& thread = mine();
   if (thread.top.get() != events || !events->on) return;  // it was let go of meanwhile
   if (events->rows.size() >= events->limit) {

@@ -28,7 +28,7 @@ class PaddleVisit {
   uint32_t key_ = 0, shape_ = 0;
   uint16_t flags_ = 0;
   bool made_ = false;
-  uint64_t begin_ = 0;
+  uint64_t begin_ = 0, stood_ = 0;  // see ticks.h
   double norm_ = 0;
 };
 

@@ -293,10 +293,11 @@ void* watched_call(Call real, void* result, void* node, void* gradients, bool cr
   }
   PaddleRan ran{node, 0, 0, 0, 0};
   const auto run = [&] {
+    const uint64_t stood = ticks_stood();
     if (!written) measure(gradients, watch.sums, ran);
     if (!written) ran.begin = ticks();
     real(result, node, gradients, create_graph, is_new_grad);
-    if (!written) ran.end = ticks();
+    if (!written) ran.end = ticks() - (ticks_stood() - stood);
   };
   if (bits & kOut) {
     const PaddleHeld held(gradients);

@@ -22,6 +22,14 @@ const bool ticks_by_counter = trusted();
 
 namespace {
 const TickScale loaded;  // behind what it asks
+thread_local uint64_t stood = 0;
+}  // namespace
+
+uint64_t ticks_stood() { return stood; }
+
+void note_stood(uint64_t ns) {
+  const double rate = scale_so_far().spent(0, 1);  // nanoseconds a tick
+  if (rate > 0) stood += static_cast<uint64_t>(static_cast<double>(ns) / rate);
 }
 
 TickScale scale_so_far() {

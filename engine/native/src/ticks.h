@@ -58,6 +58,11 @@ class TickScale {
   double rate_ = 1;
 };
 
+// How long this thread stood at stops of adbg's, in ticks, since it began: no node's work.
+uint64_t ticks_stood();
+// It stood there so many nanoseconds more.
+void note_stood(uint64_t ns);
+
 // From the loading of the extension until now.
 TickScale scale_so_far();
 

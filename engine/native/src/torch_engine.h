@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "ticks.h"
 #include "torch_norms.h"
 #include "torch_tensors.h"
 
@@ -20,7 +21,8 @@ struct NodeRun {
   void* node;
   Followed* followed;  // nullptr: of a backward that is not followed
   NodeRun* outer;
-  uint64_t begin = 0, end = 0;  // see ticks.h
+  uint64_t begin = 0, end = 0;  // see ticks.h; `end` is earlier by what the thread stood at stops meanwhile
+  uint64_t stood = 0;           // what it had stood there as the node began
   Norms* norms = nullptr;     // what the backwards of this thread read: see torch_norms.h
   Figure figure{};
   Kept kept{};                // gradients that flowed into it
@@ -30,6 +32,12 @@ struct NodeRun {
   bool only_torch = false;    // of its type nothing but torch's own C++ runs, whose changes in place are counted; and no hook
   bool hooked = false;        // a hook of ours is in its list while it runs
   std::shared_ptr<Followed> held{};  // `followed`, where a nested backward has put another one in its thread's place
+
+  void starts() {
+    stood = ticks_stood();
+    begin = ticks();
+  }
+  void stops() { end = ticks() - (ticks_stood() - stood); }
 };
 
 // One backward that is followed. Called on the engine's threads, without the GIL.

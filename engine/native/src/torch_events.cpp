@@ -60,7 +60,7 @@ NodeEvents::NodeEvents(size_t nodes, size_t most, bool norms) : norms_(norms), l
 
 void NodeEvents::begins(NodeRun& run, Tensors* gradients) {
   if (norms_) look(run, gradients);
-  run.begin = ticks();
+  run.starts();
 }
 
 void NodeEvents::look(NodeRun& run, Tensors* gradients) {
@@ -74,7 +74,7 @@ void NodeEvents::look(NodeRun& run, Tensors* gradients) {
   }
 }
 
-void NodeEvents::worked(NodeRun& run) { run.end = ticks(); }
+void NodeEvents::worked(NodeRun& run) { run.stops(); }
 
 void NodeEvents::left(NodeRun& run) {
   if (run.hooked) {
@@ -84,7 +84,7 @@ void NodeEvents::left(NodeRun& run) {
   if (!run.only_torch) run.norms->clear();
   if (!run.end) {
     if (run.whole) return;  // its gradient was asked for, and it did not run
-    run.end = ticks();
+    run.stops();
     run.figure.flags |= kFailed;
   }
   const Figure& figure = run.figure;

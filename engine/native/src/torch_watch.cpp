@@ -27,7 +27,7 @@ class Watch final : public NodeEvents {
   void begins(NodeRun& run, Tensors* gradients) override {
     if (!over_.load(std::memory_order_relaxed) && !passes(run, gradients)) hand_over(run);
     if (over_.load(std::memory_order_relaxed)) return NodeEvents::begins(run, gradients);
-    run.begin = ticks();
+    run.starts();
   }
 
   void gave(NodeRun& run, Tensors& gradients) override {
