@@ -1,6 +1,7 @@
 """Every operator that the user's code calls on torch: a function mode, which sees calls as they are written.
 
 ``nn.Parameter(x)`` of what was computed is told as one: torch makes it behind the mode's back, and it cuts the graph.
+So are ``from_numpy`` and ``frombuffer``, which no mode sees: what they make has memory of the program's.
 
 torch takes a mode off its stack while it handles a call, and while an overridable function of Python runs
 (``Tensor.backward``, ``F.cross_entropy``): what such a function calls is its own business, and not told.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +30,7 @@ from adbg.engine.backends.common.observing.operands import tensors_in
 from adbg.engine.backends.common.observing.user_lines import UserLines
 from adbg.engine.backends.common.tracebacks import strip_own
 from adbg.engine.backends.torch import private
+from adbg.engine.backends.torch.observing.stand_ins import TorchStandIns
 from adbg.engine.backends.torch.observing.unseen import PlainBackward, RightLines
 from adbg.engine.outside import own, suppress
 
@@ -39,6 +42,8 @@ _pop_mode: Callable[[], Any] = overrides._pop_mode
 #: Attributes that give a tensor, or take one: they cut, alias or overwrite. All others are facts, and not told.
 _ATTRIBUTES = frozenset({"data", "grad", "T", "mT", "H", "mH", "real", "imag"})
 _SET = frozenset({"data", "grad", "requires_grad"})
+#: Functions of torch that make a tensor over an array, and that no mode is told of.
+_OVER_ARRAYS = ("from_numpy", "frombuffer")
 #: Calls that ask for a fact, or that are no operator.
 _FACTS = frozenset({
     "_record_function_enter_new", "_record_function_exit._RecordFunction", "__format__", "__hash__", "__len__",
@@ -67,6 +72,7 @@ class OperatorTap(Tap):
         self._compile: tuple[Any, Any] | None = None  # torch's, and what stands in for it
         self._parameter: tuple[Any, Any] | None = None  # the same of ``Parameter.__new__``
         self._asked: tuple[Any, Any] | None = None  # the same of ``torch.overrides.has_torch_function``
+        self._arrays = TorchStandIns()
         self.watcher: Watcher | None = None
         self.problem = ""
         self._lines_told = RightLines(__name__, OperatorTap.handle.__code__, _Mode.__torch_function__.__code__)
@@ -84,6 +90,9 @@ class OperatorTap(Tap):
             self._keep_fast_paths()
         if self._parameter is None:
             self._watch_parameters()
+        if not self._arrays.on:
+            for name in _OVER_ARRAYS:
+                self._arrays.put(torch, name, functools.partial(self._over_array, name), self._made_over)
         self._lines_told.put_in()
         self._backward.put_in()
         if self._mode is None:
@@ -112,6 +121,7 @@ class OperatorTap(Tap):
             if vars(torch.nn.Parameter).get("__new__") is ours:
                 torch.nn.Parameter.__new__ = theirs  # type: ignore[method-assign]
             self._parameter = None
+        self._arrays.restore()
         self._leave()
 
     def _leave(self) -> None:
@@ -208,6 +218,24 @@ class OperatorTap(Tap):
             call = OperatorCall("Parameter", (data,), (_version(data),), (), (), private.grad_mode())
             call.arguments = (data,)
             self._tell(watcher, call, made)
+
+    def _over_array(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
+        watcher, aside = self.watcher, self._aside
+        if watcher is None or watcher.deaf or aside.telling or aside.depth or self._mode not in _stack():
+            return None
+        return OperatorCall(name, (), (), (), self._lines(frame), private.grad_mode(), False, args, kwargs)
+
+    def _made_over(self, call: Any, made: Any, error: BaseException | None) -> None:
+        watcher = self.watcher
+        if watcher is None:
+            return
+        self._aside.telling = True
+        try:
+            call.results, call.error = tuple(tensors_in(torch.Tensor, (made,))), error
+            call.in_backward = private.task_id() != -1
+            watcher.operator(call)
+        finally:
+            self._aside.telling = False
 
     def name_of(self, function: Any) -> str:
         """ "" for what is not told."""

@@ -25,7 +25,7 @@ def kept_in(backend: Backend, steps: list[Step], line: SourceLine, dtype: str) -
         if frame is not None and isinstance(node, ast.Call) and node.lineno <= line.line <= (node.end_lineno or 0):
             for holder in _modules(value_of(frame, node.func)):
                 for name, value in _buffers(holder):
-                    given = _given(type(holder), name) if backend.meta(value).dtype == dtype else None
+                    given = given_to(type(holder), name) if backend.meta(value).dtype == dtype else None
                     if given is not None:
                         found[id(value)] = f"{name} of {type(holder).__name__}", given
     return next(iter(found.values())) if len(found) == 1 else None
@@ -53,7 +53,7 @@ def _buffers(module: Any) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in list(kept.items()) if value is not None] if isinstance(kept, dict) else []
 
 
-def _given(kind: type, name: str) -> SourceLine | None:
+def given_to(kind: type, name: str) -> SourceLine | None:
     """Where a class of the user's registers it, else where it assigns it."""
     codes = [each.__code__ for each in list(vars(kind).values()) if isinstance(each, types.FunctionType)]
     file = os.path.abspath(codes[0].co_filename) if codes else ""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import ast
-import dis
 import re
 from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, detector
+from adbg.engine.diagnosis.detectors.errors.called import called, distinct, operator, raises
 from adbg.engine.diagnosis.detectors.errors.counts import count_of
 from adbg.engine.diagnosis.detectors.errors.datasets import item_line
 from adbg.engine.diagnosis.detectors.errors.foreign import kept_in
 from adbg.engine.diagnosis.detectors.errors.inference import is_inference, is_refused, mode_of
 from adbg.engine.diagnosis.detectors.errors.layers import made_in, path_to, self_of, weights_of
+from adbg.engine.diagnosis.detectors.errors.states import state_of
 from adbg.engine.diagnosis.source import expression_at, operands_of
 from adbg.engine.diagnosis.values import (
     Step,
@@ -100,7 +101,7 @@ class OperatorError(Detector):
             return
         place = users[-1]
         line = line_in(error, steps[place][0])
-        if line is None or (place == len(steps) - 1 and _raises(steps[place])):
+        if line is None or (place == len(steps) - 1 and raises(steps[place])):
             return
         if not all(self._is_framework(frame) for frame, _ in steps[place + 1 :]):
             return
@@ -111,7 +112,7 @@ class OperatorError(Detector):
             return
         operands = self._as_the_user_calls_them(operands, seen, steps, place)
         # Paddle may change the text of what a hook raised on its way out of the backward.
-        if self._failed == (type(error), self.facts.iteration) and _operator(steps) in _BACKWARDS:
+        if self._failed == (type(error), self.facts.iteration) and operator(steps) in _BACKWARDS:
             return
         self._tell(error, steps, place, line, text, operands or seen, seen)
 
@@ -154,7 +155,7 @@ class OperatorError(Detector):
         operands: list[tuple[str, Any]], seen: list[tuple[str, Any]],
     ) -> None:  # fmt: skip
         facts = self.facts
-        what = _operator(steps)
+        what = called(steps, place)
         cause, why, confidence = line, "", 0.85
         found = self._cause(error, steps, place, text, operands, seen)
         if found is not None:
@@ -168,16 +169,19 @@ class OperatorError(Detector):
             why += ": do that under no_grad()"
         elif _NO_GRAPH in text:
             confidence = 0.6
-        shown = " and ".join(f"{name} {self._meta(value)}" for name, value in operands[:3])
+        every = self._known_to_the_user(distinct([*operands, *seen]))
+        ids = {id(value) for _, value in operands}
+        known = [each for each in every if id(each[1]) in ids] or every
+        shown = " and ".join(f"{name} {self._meta(value)}" for name, value in known[:3])
         first = text.split("\n", 1)[0]
         evidence = [text.strip()[:600]]
-        for name, value in _distinct([*operands, *seen]):
+        for name, value in every:
             evidence.append(f"{name} is {self._meta(value)}{self._origin(steps, place, name, value, error)}")
         evidence.append(f"{what} was called at {line.file}:{line.line} ({facts.text_of(line)})")
         message = f"{what} failed on {shown}: {first[:160]}"
         if why:
             message = f"{why}, so that {message}"
-        tensors = [value for _, value in _distinct([*operands, *seen])]
+        tensors = [value for _, value in distinct([*operands, *seen])]
         began = facts.spoilt(tensors) if found is None and is_of_values(text) else None
         facts.tell(
             Finding(
@@ -185,6 +189,12 @@ class OperatorError(Detector):
                 evidence=evidence, next=["adbg run SCRIPT", "info locals"], victim_of=began,
             )
         )  # fmt: skip
+
+    def _known_to_the_user(self, pairs: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+        """Without what has a name within the framework only, where there is anything else, and without tensors that are
+        not there yet."""
+        there = [each for each in pairs if self.facts.backend.meta(each[1]).shape is not None] or pairs
+        return [each for each in there if " within " not in each[0]] or there
 
     def _meta(self, value: Any) -> str:
         meta = self.facts.backend.meta(value)
@@ -223,10 +233,10 @@ class OperatorError(Detector):
                     )
             return None
         if is_refused(text):
-            return self._inference(error, steps, place, _distinct([*operands, *seen]))
+            return self._inference(error, steps, place, distinct([*operands, *seen]))
         if "device" in text.lower():
             wide = [pair for step in steps[place + 1 :] for pair in self._operands(step)]
-            operands = _distinct([*wide, *operands, *seen])
+            operands = distinct([*wide, *operands, *seen])
         # What has no name in the user's function is known by that of the framework's argument.
         given = inputs or [each for each in operands if not facts.name_of(each[1])]
         wrong = self._other_kind(text, operands, given, weights_of(steps[place + 1 :]))
@@ -253,7 +263,7 @@ class OperatorError(Detector):
         )
         if batched is not None:
             return batched
-        other = self._other_batch(steps, place, error, text, inputs) or self._state(error, steps, place, text, operands)
+        other = self._state(error, steps, place, text, operands) or self._other_batch(steps, place, error, text, inputs)
         if other is not None:
             return other
         layer = self._layer(steps, place)
@@ -343,13 +353,18 @@ class OperatorError(Detector):
 
     def _state(
         self, error: Exception, steps: list[Step], place: int, text: str, operands: list[tuple[str, Any]]
-    ) -> tuple[SourceLine, str] | None:
-        """The call that hands a recurrent layer a state of another batch: the layer is right. torch looks at the state
-        in a function of its own, Paddle's operator names it."""
+    ) -> tuple[SourceLine, str] | None:  # fmt: skip
         line = line_in(error, steps[place][0])
-        torchs = any(frame.f_code.co_name == "check_hidden_size" for frame, _ in steps[place + 1 :])
+        torchs = any(frame.f_code.co_name == "check_hidden_size" for frame, _ in steps[place + 1 :])  # Paddle: PreState
         if line is None or not (torchs or "PreState" in text):
             return None
+        state = state_of(self.facts.backend, steps, place, error, self.facts.iteration > 0)
+        if state is not None:
+            if state.turned:
+                return None
+            count = f" ({state.count} is {state.rows})" if state.count and not state.count.isdigit() else ""
+            why = f"the state {state.given}, {list(state.shape)}, is for {state.rows} rows{count}"
+            return state.line or line, f"{why}, and the batch has {state.batch}"
         given = [self._meta(value) for _, value in operands if torchs and not self.facts.name_of(value)]
         return line, f"the state that is given{f', {given[0]},' if given else ''} was made for another batch"
 
@@ -403,26 +418,3 @@ class OperatorError(Detector):
                 if value is failed and is_users(frame) and (found := made_in(frame.f_code.co_filename, [name], False)):
                     return SourceLine(frame.f_code.co_filename, found, "<module>"), name
         return None
-
-
-def _raises(step: Step) -> bool:
-    code = step[0].f_code.co_code
-    return step[1] >= 0 and dis.opname[code[step[1]]] in ("RAISE_VARARGS", "RERAISE")
-
-
-def _operator(steps: list[Step]) -> str:
-    """What the innermost expression calls: "linear", "@"."""
-    expression = expression_at(steps[-1][0].f_code, steps[-1][1])
-    if isinstance(expression, ast.Call):
-        function = expression.func
-        return function.attr if isinstance(function, ast.Attribute) else ast.unparse(function)
-    if isinstance(expression, ast.BinOp):
-        return ast.unparse(expression)
-    return steps[-1][0].f_code.co_name if len(steps) > 1 else "an operator"
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    seen: dict[int, tuple[str, Any]] = {}
-    for name, value in pairs:
-        seen[id(value)] = (name, value)  # the name in the user's frame is the later one
-    return list(seen.values())

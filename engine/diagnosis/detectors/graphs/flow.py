@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -211,3 +212,10 @@ def _why(call: OperatorCall, result: Any) -> str:
     if "int" in kind or "bool" in kind:
         return f"its result is {kind.rpartition('.')[2]}, which carries no gradient"
     return "its result carries no gradient"
+
+
+def bits_of(bits: int) -> Iterator[int]:
+    while bits:
+        low = bits & -bits
+        yield low.bit_length() - 1
+        bits ^= low

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, OptimizerEvent, detector
 from adbg.engine.diagnosis.detectors.graphs.by_hand import BY_HAND, IDLE, ByHand
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place
-from adbg.engine.diagnosis.detectors.graphs.flow import UNRECORDED, Cut, Flow, Known
+from adbg.engine.diagnosis.detectors.graphs.flow import UNRECORDED, Cut, Flow, Known, bits_of
+from adbg.engine.diagnosis.detectors.graphs.rounded import Rounded
 from adbg.engine.diagnosis.detectors.graphs.switched import is_off, tell_off, tell_unwatched
 from adbg.engine.diagnosis.detectors.graphs.switches import cause_of, checkpointed
 from adbg.engine.diagnosis.facts import Facts
@@ -21,7 +21,6 @@ from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
 
 _EARLY = 8  # it is told at that iteration, and at the end
-_ROUNDED = 2  # looks at a gradient that is exactly zero
 _SEARCHED = 3  # looks for optimizers in any case; then only when one was made or changed (55-100 ms each)
 
 
@@ -42,7 +41,8 @@ class Held:
 class NoGradient(Detector):
     """A parameter of an optimizer never gets a gradient, with the line that lost it: detach(), .data, no_grad, numbers
     that left the graph (item, tolist, numpy), a tensor or Parameter made of values, an integer result, no use at all.
-    "rounded-gradient": the way to the loss goes through round, floor or sign, whose derivative is 0.
+    "rounded-gradient": the way to the loss goes through round, floor or sign, whose derivative is 0. Where a sum takes
+    the gradient of what is rounded and detaches what it is rounded from (``q + (w - q).detach()``), that is the line.
     "non-leaf-gradient": an optimizer holds, or the script reads .grad of, what an operator made of a parameter.
     Gradients that were switched off and never on again are told by the line of the switch.
     Evidence: the parameters, the call behind which their values go on and their gradients do not.
@@ -58,11 +58,10 @@ class NoGradient(Detector):
         super().__init__(facts)
         self._flow = Flow()
         self._by_hand = ByHand(facts)
+        self._rounded = Rounded(facts, self._flow)
         facts.born, facts.written = self._flow.born, self._flow.written
         self._given = 0  # bits of leaves that got a gradient
         self._lost: dict[int, int] = defaultdict(int)  # by bit of a leaf: the cuts on its way to a loss
-        self._zero: dict[int, list[int]] = defaultdict(list)  # by bit: the rounds on its way, where it got zeros
-        self._nonzero = 0
         self._seen = False
         self._roots: list[Known | None] = []
         self._told: dict[tuple[Any, ...], tuple[int, int]] = {}  # what was told: (id, bits)
@@ -110,6 +109,7 @@ class NoGradient(Detector):
             return
         if not call.name.startswith("set_") or call.name == "set_value":
             self._flow.note(call)
+            self._rounded.straight.note(call)
 
     # ---- what a backward reaches
 
@@ -130,7 +130,7 @@ class NoGradient(Detector):
             if known is None:
                 continue
             self._given |= known.gradients
-            for bit in _bits_of(known.values & ~known.gradients):
+            for bit in bits_of(known.values & ~known.gradients):
                 self._lost[bit] |= known.cuts
 
     def backward_end(self, running: Running, error: BaseException | None) -> None:
@@ -144,21 +144,11 @@ class NoGradient(Detector):
         backend = self.facts.backend
         for leaf in tuple(self._flow.leaves.values()):
             value = leaf.ref()
-            bit = 1 << leaf.place
             gradient = backend.gradient_of(value) if value is not None and value.is_leaf else None
             if gradient is None:
                 continue
-            self._given |= bit
-            rounds = 0
-            for known in self._roots:
-                if known is not None and known.gradients & bit:
-                    rounds |= known.rounds
-            rounds = sum(1 << at for at in _bits_of(rounds) if self._flow.rounds[at].lost & bit)
-            if rounds and not self._nonzero & bit:
-                if backend.norm(gradient) == 0:
-                    self._zero[leaf.place].append(rounds)
-                else:
-                    self._nonzero |= bit
+            self._given |= 1 << leaf.place
+            self._rounded.look(leaf.place, gradient, self._roots)
         places = {each.place for each in self._held.values() if not self._given >> each.place & 1}
         missing = [leaf for leaf in self._flow.leaves.values() if leaf.place in places]
         self._missing = [leaf.ref for leaf in missing]
@@ -200,7 +190,7 @@ class NoGradient(Detector):
         flow = self._flow
         roots = running.call.root_values() or ()
         known = next((known for root in roots if (known := flow.of(root)) is not None), None)
-        cuts = [flow.cuts[at] for at in _bits_of(known.cuts)] if known is not None else []
+        cuts = [self._rounded.straight.instead(flow.cuts[at], at) for at in bits_of(known.cuts)] if known else []
         if not cuts and self.facts.sampled:  # else nobody looked at what it was made of
             cuts = flow.escapes[-1:]
         location = running.call.location
@@ -229,7 +219,7 @@ class NoGradient(Detector):
 
     def _take_back(self) -> None:
         for key, (id, bits) in tuple(self._told.items()):
-            if self._given & bits or (not key[0] and all(map(self._by_hand.changes, _bits_of(bits)))):
+            if self._given & bits or (not key[0] and all(map(self._by_hand.changes, bits_of(bits)))):
                 self.facts.take_back(id)
                 del self._told[key]
 
@@ -268,7 +258,7 @@ class NoGradient(Detector):
                 self._tell_cut(key, cut, members)
             else:
                 self._tell_unused(key, members)
-        self._judge_rounded()
+        self._rounded.judge((held.place, held.name) for held in self._held.values())
 
     def _sibling_born(self, held: Held) -> SourceLine | None:
         """Where another parameter of the same module was first written."""
@@ -278,9 +268,9 @@ class NoGradient(Detector):
 
     def _lost_at(self, bit: int) -> Cut | None:
         flow = self._flow
-        for at in _bits_of(self._lost.get(bit, 0)):
+        for at in bits_of(self._lost.get(bit, 0)):
             if flow.cuts[at].lost >> bit & 1:
-                return flow.cuts[at]
+                return self._rounded.straight.instead(flow.cuts[at], at, bit)
         lost = next((escape for escape in reversed(flow.escapes) if escape.lost >> bit & 1), None)
         if lost is None:  # it goes on where no operator tells of it: Variable(loss.data)
             meant = (cut for cut in reversed(flow.cuts) if cut.lost >> bit & 1 and cut.why != UNRECORDED)
@@ -344,28 +334,6 @@ class NoGradient(Detector):
         leaves = [leaf for leaf in self._flow.leaves.values() if bits >> leaf.place & 1]
         self.facts.about[told] = frozenset(id(value) for leaf in leaves if (value := leaf.ref()) is not None)
 
-    def _judge_rounded(self) -> None:
-        facts = self.facts
-        groups: dict[int, list[str]] = defaultdict(list)
-        for held in self._held.values():
-            looks = self._zero.get(held.place, [])
-            if len(looks) < min(_ROUNDED, facts.iteration) or self._nonzero >> held.place & 1:
-                continue
-            groups[next(_bits_of(looks[-1]))].append(held.name)
-        for at, names in groups.items():
-            turn = self._flow.rounds[at]
-            line = line_of(turn.lines)
-            who = facts.some(names)
-            message = f"the gradient of {who} is always 0: {turn.name} at {place(line)} has derivative 0 everywhere"
-            evidence = [
-                f"the norm of .grad of {who} is exactly 0 in every iteration that was looked at",
-                f"{turn.name} at {place(line)} is on the way from {who} to the loss",
-            ]
-            facts.tell(
-                Finding(0, "rounded-gradient", "error", 0.9, message, None, None, None, line, facts.cause(line),
-                        evidence, _next(line))
-            )  # fmt: skip
-
     # ---- tensors that are no leaves
 
     def _read(self, call: OperatorCall) -> None:
@@ -415,13 +383,6 @@ class NoGradient(Detector):
         if cut.hidden is not None:
             return f"what {place(cut.hidden)} made was told to carry no gradient ({at})"
         return f"at {at} {cut.name}: {cut.why}"
-
-
-def _bits_of(bits: int) -> Iterator[int]:
-    while bits:
-        low = bits & -bits
-        yield low.bit_length() - 1
-        bits ^= low
 
 
 def _next(line: SourceLine | None) -> list[str]:

@@ -25,7 +25,7 @@ from adbg.engine.types import SourceLine, ValueState
 if TYPE_CHECKING:
     from adbg.engine.diagnosis.detectors.graphs.in_place import Use, Write
 
-_SHARES = frozenset({"numpy", "__array__", "from_numpy", "as_tensor", "asarray"})
+_SHARES = frozenset({"numpy", "__array__", "as_tensor", "asarray"})
 _EVERYWHERE = 0, 1 << 64
 _MOST = 64 << 20  # bytes that are compared
 # Where a framework hides what its nodes saved: operators that keep what they take, and those that keep what they make.
@@ -320,7 +320,7 @@ def overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
 
 
 def is_foreign(value: Any) -> bool:
-    """Whether its memory is not the framework's: that of an array, which no operator tells of (``from_numpy``)."""
+    """Whether its memory is not the framework's: that of an array (``from_numpy``)."""
     if value.requires_grad or not value.is_leaf or not getattr(value, "is_cpu", False):
         return False
     with suppress(Exception):

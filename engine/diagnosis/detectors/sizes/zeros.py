@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from adbg.engine.backends.base import BackwardCall
 from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, detector
+from adbg.engine.diagnosis.detectors.graphs.rounded import Rounded
 from adbg.engine.diagnosis.detectors.numbers import values
 from adbg.engine.diagnosis.detectors.sizes import products, recurrent
 from adbg.engine.diagnosis.detectors.sizes.biases import LowBiases
@@ -248,8 +249,14 @@ class ZeroGradient(Detector):
             id=0, kind="zero-gradient", severity="warning" if place.op not in FLAT else "error", confidence=confidence,
             message=f"{Facts.some(names)} always get a gradient of 0: {words} passes none on; {why}",
             node=node, backward=seen.backward, forward=place.forward, cause=self.facts.cause(cause),
-            evidence=evidence, next=[f"b {place.unique} after"], victim_of=self._underflow(seen),
+            evidence=evidence, next=[f"b {place.unique} after"],
+            victim_of=self._underflow(seen) or self._rounded(place),
         ))  # fmt: skip
+
+    def _rounded(self, place: Place) -> int | None:
+        """The finding that says which sum takes the gradient of what was rounded there."""
+        rounded = self.facts.shared.get(Rounded)
+        return rounded.told_of(place.forward) if rounded is not None and place.op in FLAT else None
 
     def _underflow(self, seen: _Seen) -> int | None:
         """The finding that gradients of float16 become 0 further up, where next to nothing is left that flows in."""

@@ -212,3 +212,25 @@ def test_a_parameter_of_what_has_a_graph_is_told():
     (call,) = [each for each in told.calls if each.name == "Parameter"]
     assert call.operands[0] is y and call.results[0] is made
     assert call.lines[0].line == test_a_parameter_of_what_has_a_graph_is_told.__code__.co_firstlineno + 8
+
+
+def test_tensors_over_arrays_are_told():
+    numpy = pytest.importorskip("numpy")
+    theirs = torch.from_numpy, torch.frombuffer
+    tap, told = OperatorTap(), Told()
+    tap.put_in(told)
+    array = numpy.arange(4, dtype="float32")
+    try:
+        one, other = torch.from_numpy(array), torch.frombuffer(array, dtype=torch.float32, count=2)
+        with pytest.raises(TypeError):
+            torch.from_numpy([1.0])
+        thread = threading.Thread(target=torch.from_numpy, args=(array,))
+        thread.start()
+        thread.join()
+    finally:
+        tap.take_out()
+    assert (torch.from_numpy, torch.frombuffer) == theirs
+    assert told.names == ["from_numpy", "frombuffer", "from_numpy"]
+    assert told.calls[0].results[0] is one and told.calls[1].results[0] is other and told.calls[2].error is not None
+    assert all(each.lines[0].file == __file__ for each in told.calls)
+    assert one.data_ptr() == other.data_ptr() == array.ctypes.data
