@@ -17,10 +17,13 @@ from adbg.engine.types import SourceLine
 
 _JOINS = frozenset({"stack", "cat", "concat", "concatenate", "hstack", "vstack"})
 _MAKES = frozenset({"from_numpy", "frombuffer", "as_tensor", "asarray"})
-_FEW = 8  # tensors that one operator joins, or that are taken one by one
+_FEW = 8  # tensors that one operator joins
+_TAKEN = 4  # that are taken one by one
 _CHANGED = 3  # of them, that were made or joined before, and had other values
 _MOST = 10_000  # tensors that are remembered
 _LARGE = 1 << 20  # bytes that are compared
+_FIRST = 3  # iterations in which all operators are looked at, and those in front of them
+_PREPARING = 20_000  # operators; a program that prepares its data with more is let go on at its own speed
 
 
 @dataclass(slots=True)
@@ -39,15 +42,17 @@ class StoredViews(Detector):
     or in the windows of a data set: they share its memory, so that each write into it changes all that is stored.
 
     Evidence: one operator joins eight or more tensors with all the same memory, which is an array's, or operators take
-    as many one by one; some of them had other values when they were made, or when they were joined before.
+    four one by one; some of them had other values when they were made, or when they were joined before.
     Mistaken for: one tensor that is stacked many times, or several made of one array for one iteration, as for the
     actions in one state (not told: they had the same values), slots of a ring (not told: each has memory of its own),
     an array that is filled anew for each batch (not told: no tensor of the earlier ones is taken again).
     Cost: an address each of what is made over an array, and of what is stacked; where two of one address are alive, a
-    checksum of up to 1 MB.
+    checksum of up to 1 MB. All operators are looked at before the first backward (20,000 of them at most) and in three
+    iterations, then those of sampled ones.
     """
 
-    needs = Need.OPERATORS
+    needs = Need.OPERATORS  # until ``_over``
+    sampled = Need.OPERATORS
 
     def __init__(self, facts: Any) -> None:
         super().__init__(facts)
@@ -56,13 +61,26 @@ class StoredViews(Detector):
         self._last: dict[int, Any] = {}  # by address: the tensor that was made there last
         self._stale: dict[int, dict[int, _Made]] = {}  # by address, by id: those that were taken with other values
         self._told = False
-        self._seen = False
+        self._seen = 0  # operators
 
     def applied(self) -> bool:
-        return self._seen
+        return bool(self._seen)
+
+    def iteration_end(self) -> None:
+        if self.facts.iteration >= _FIRST:
+            self._over()
+
+    def _over(self) -> None:
+        """What is made from now on is seen in sampled iterations alone: a look at each operator costs three times what
+        a small one does."""
+        if self.needs:
+            self.needs = Need.NOTHING
+            self.facts.other_needs = True
 
     def operator(self, call: OperatorCall) -> None:
-        self._seen = True
+        self._seen += 1
+        if self._seen == _PREPARING:
+            self._over()
         if self._told or call.error is not None:
             return
         name = plain(call.name)
@@ -115,7 +133,7 @@ class StoredViews(Detector):
                 stale = self._stale.setdefault(made.at, {})
                 stale[id(operand)] = made
                 alive = [each for each in stale.values() if each.ref() is not None]
-                if len(alive) >= _FEW and len({each.digest for each in alive}) >= _CHANGED:
+                if len(alive) >= _TAKEN and len({each.digest for each in alive}) >= _CHANGED:
                     self._told = True
                     self._tell_taken(call, alive)
                     return
