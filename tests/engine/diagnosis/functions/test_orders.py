@@ -136,7 +136,9 @@ WRONG = {
     "three": THREE,
     "some": SOME,
     "taken": PRODUCT.replace("ONE", "one").replace("RETURN", "grad * other, grad * one"),
-    "taken, no exchange": PRODUCT.replace("ONE", "one * one").replace("RETURN", "2 * grad * one * other, grad * one * one"),
+    "taken, no exchange": PRODUCT.replace("ONE", "one * one").replace(
+        "RETURN", "2 * grad * one * other, grad * one * one"
+    ),
 }  # fmt: skip
 RIGHT = {"right": TWO.replace("RETURN", "grad * s, by_gate"), "sum": SUM, "renamed": RENAMED}
 
