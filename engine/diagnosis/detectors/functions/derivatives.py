@@ -254,7 +254,7 @@ class WrongDerivative(Detector):
         evidence = [*evidence, *[
             f"random direction {n}: the forward changes by {numeric:.6g} (finite differences, {check.precision}), its "
             f"backward says {'None' if check.missing else format(analytic, '.6g')}"
-            for n, (numeric, analytic) in enumerate(check.pairs, 1)
+            for n, (numeric, analytic) in enumerate(check.pairs if kind != "uninitialised" else (), 1)
         ]]  # fmt: skip
         self._send(seen, kind, severity, confidence, message, cause, evidence)
 
