@@ -10,8 +10,10 @@ from typing import Any
 from adbg.engine.backends.base import FunctionCall, SlotCheck
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.functions.effects import has_effects, plain_code
+from adbg.engine.diagnosis.detectors.functions.orders import exchanged, returned_at, unpacked_at
 from adbg.engine.diagnosis.detectors.functions.surrogates import rounds, surrogate
 from adbg.engine.diagnosis.detectors.numbers.own_backward import unwritten
+from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.diagnosis.source import function_named, line_of_result, parameters_of
 from adbg.engine.outside import own
 from adbg.engine.protocol.messages import Finding, FoundAt
@@ -62,7 +64,8 @@ class WrongDerivative(Detector):
 
     Evidence: directional derivatives of the forward by finite differences, with two step sizes, beside what the
     backward gives, on copies of what the function was really given; the same with fresh memory filled with NaN, and
-    with zeros.
+    with zeros. Gradients in the wrong order are told as such: along the same directions, what is given for one input
+    is what the forward changes by with the other.
     Mistaken for: a straight-through estimator, any function whose forward rounds, or one whose forward is the identity
     (a gradient that is scaled, clipped or reversed on purpose) is a note. An approximation that is meant is a warning:
     of a function that names itself so (surrogate, straight-through, guided), whose backward is not linear in the
@@ -122,16 +125,20 @@ class WrongDerivative(Detector):
                 continue
             seen.checked = True
             samples, seen.samples = seen.samples, []
-            found: dict[int, list[SlotCheck]] = {}
+            calls: list[Sequence[SlotCheck]] = []
             for sample in samples:
                 try:
                     with self.facts.backend.user_mode():
-                        for check in seen.probe.check(seen.function, sample):
-                            found.setdefault(check.place, []).append(check)
+                        calls.append(seen.probe.check(seen.function, sample))
                 except own(Exception) as error:
                     self._why = f"{seen.function.__name__} cannot be run again: {type(error).__name__}"
+            found: dict[int, list[SlotCheck]] = {}
+            for check in (each for call in calls for each in call):
+                found.setdefault(check.place, []).append(check)
+            told = self._tell_exchanged(seen, calls)
             for place, checks in found.items():
-                self._judge(seen, place, checks)
+                if place not in told:
+                    self._judge(seen, place, checks)
 
     # ---- telling
 
@@ -180,6 +187,40 @@ class WrongDerivative(Detector):
         else:
             self._tell_wrong(seen, place, wrong)
 
+    def _tell_exchanged(self, seen: _Seen, calls: Sequence[Sequence[SlotCheck]]) -> frozenset[int]:
+        """One finding of all inputs that were given each other's gradients; their places."""
+        orders = [exchanged(checks) for checks in calls]
+        given = max(orders, key=len, default={})
+        # A call in which the two came to the same proves nothing.
+        if not given or any(
+            not check.agrees and check.smooth and order.get(check.place) != given[check.place]
+            for order, checks in zip(orders, calls) for check in checks if check.place in given
+        ):  # fmt: skip
+            return frozenset()
+        name, places = seen.function.__name__, sorted(given)
+        of = {place: argument_name(seen.function, place) for place in places}
+        shown = Facts.some([of[place] for place in places])
+        told = next(checks for order, checks in zip(orders, calls) if order == given)
+        by = {check.place: check for check in told}
+        evidence = [
+            f"what it returns for {of[place]} is the derivative by {of[given[place]]}: in random direction 1 its "
+            f"backward says {by[place].pairs[0][1]:.6g} for {of[place]}, and the forward changes by "
+            f"{by[place].pairs[0][0]:.6g} with {of[place]}, by {by[given[place]].pairs[0][0]:.6g} with "
+            f"{of[given[place]]} (finite differences, {by[place].precision})"
+            for place in places[:4]
+        ]
+        taken = unpacked_at(seen.function)
+        how = f"returns the gradients of {shown} in the wrong order: each is right, for another of them"
+        if taken is not None:
+            how = f"gives {shown} each other's gradients: it takes what forward saved in another order"
+            evidence.append(f"forward saves {', '.join(taken[1])}; backward takes {', '.join(taken[2])}")
+        self._send(
+            seen, "wrong-derivative", "error", 0.95, f"{name}.backward {how}",
+            taken[0] if taken is not None else returned_at(seen.function) or result_line(seen.function, places[0]),
+            evidence,
+        )  # fmt: skip
+        return frozenset(places)
+
     def _tell_wrong(self, seen: _Seen, place: int, wrong: Sequence[SlotCheck]) -> None:
         name, argument = seen.function.__name__, argument_name(seen.function, place)
         stepped = rounds(seen.function)
@@ -204,14 +245,24 @@ class WrongDerivative(Detector):
         self, seen: _Seen, kind: str, severity: str, confidence: float, place: int, check: SlotCheck, message: str,
         evidence: list[str],
     ) -> None:  # fmt: skip
-        facts = self.facts
         cause = unwritten(seen.function) if kind == "uninitialised" else None
+        taken = unpacked_at(seen.function) if kind == "wrong-derivative" and severity == "error" else None
+        if taken is not None:
+            cause = taken[0]
+            evidence = [*evidence, f"forward saves {', '.join(taken[1])}; backward takes {', '.join(taken[2])}"]
         cause = cause or result_line(seen.function, place, factor=kind == "wrong-derivative")
         evidence = [*evidence, *[
             f"random direction {n}: the forward changes by {numeric:.6g} (finite differences, {check.precision}), its "
             f"backward says {'None' if check.missing else format(analytic, '.6g')}"
-            for n, (numeric, analytic) in enumerate(check.pairs, 1)
+            for n, (numeric, analytic) in enumerate(check.pairs if kind != "uninitialised" else (), 1)
         ]]  # fmt: skip
+        self._send(seen, kind, severity, confidence, message, cause, evidence)
+
+    def _send(
+        self, seen: _Seen, kind: str, severity: str, confidence: float, message: str, cause: SourceLine | None,
+        evidence: list[str],
+    ) -> None:  # fmt: skip
+        facts = self.facts
         node = FoundAt(name=f"{seen.function.__name__}Backward" if facts.backend.name == "torch" else None)
         following = [f"b *{seen.function.__name__}* after", "info node"]
         facts.tell(

@@ -119,21 +119,39 @@ def _stores_global(code: Any) -> bool:
 
 def _on_its_own(tree: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Whether all that it does so it does to what it made itself: ``rows = []``, ``rows.append(x)``; ``g =
-    torch.empty(n)``, ``g[token].add_(row)``."""
-    names = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
-    stored = Counter(name.id for name in names if isinstance(name.ctx, ast.Store))
-    made = Counter(name for name, value in _assigned_in(tree) if _is_new(value))
+    torch.empty(n)``, ``g[token].add_(row)``. What such a name is given afterwards (``rows = torch.stack(rows)``) does
+    not matter."""
+    effects = list(_effects_in(tree))
+    loops = [{*map(id, ast.walk(node))} for node in ast.walk(tree) if isinstance(node, (ast.For, ast.While))]
+    on: dict[str, list[ast.expr]] = {}
+    for node in effects:
+        on.setdefault(_root_of(node), []).append(node)
+
+    def is_late(store: ast.Name) -> bool:
+        around = [inner for inner in loops if id(store) in inner]
+        return all(
+            store.lineno > (each.end_lineno or 0) and not any(id(each) in inner for inner in around)
+            for each in on.get(store.id, ())
+        )
+
+    names = (node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    stored = Counter(name.id for name in names if not is_late(name))
+    made = Counter(to.id for to, value in _assigned_in(tree) if _is_new(value) and not is_late(to))
     own = {name for name, times in made.items() if times == stored[name]} - set(parameters_of(tree))
-    return all(_root_of(node) in own for node in _effects_in(tree))
+    return all(name in own for name in on)
 
 
-def _assigned_in(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    """(name, value) of ``name = value``."""
+def _assigned_in(tree: ast.AST) -> Iterator[tuple[ast.Name, ast.expr]]:
+    """(name, value) of ``name = value``, and of each in ``one, other = [], []``."""
     for node in ast.walk(tree):
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
             to = node.targets[0] if isinstance(node, ast.Assign) else node.target
-            if isinstance(to, ast.Name):
-                yield to.id, node.value
+            pairs = [(to, node.value)]
+            if isinstance(to, (ast.Tuple, ast.List)) and isinstance(node.value, (ast.Tuple, ast.List)):
+                each = [*to.elts, *node.value.elts]
+                alike = len(to.elts) == len(node.value.elts) and not any(isinstance(one, ast.Starred) for one in each)
+                pairs = list(zip(to.elts, node.value.elts)) if alike else []
+            yield from ((name, value) for name, value in pairs if isinstance(name, ast.Name))
 
 
 def _effects_in(tree: ast.AST) -> Iterator[ast.expr]:
@@ -162,7 +180,7 @@ def _writes_shared(tree: ast.AST, code: Any, known: dict[str, Any]) -> bool:
     shared = names - modules
     for name, value in _assigned_in(tree):
         if _root_of(value) in shared and not _is_new(value):
-            shared.add(name)
+            shared.add(name.id)
     return any(root in shared for root in _written_in(tree, modules))
 
 

@@ -6,9 +6,12 @@ import ast
 import inspect
 import linecache
 import textwrap
+import types
+from collections.abc import Callable
 from typing import Any
 
 from adbg.engine.diagnosis.source import called_name
+from adbg.engine.diagnosis.values import is_library
 from adbg.engine.outside import suppress
 from adbg.engine.types import SourceLine
 
@@ -25,20 +28,55 @@ def unwritten(function: Any) -> SourceLine | None:
 
 def suspect(function: Any) -> tuple[SourceLine | None, bool]:
     """The only line of ``function.backward`` that takes memory in which nothing was written, or where there is none,
-    that divides or takes a root, a logarithm or an exponential, and True; else the line of its ``def``, and False. None
-    where there is no source."""
+    that divides or takes a root, a logarithm or an exponential, and True; where it has neither, that of a function of
+    the program's which it calls; else the line of its ``def``, and False. None where there is no source."""
     with suppress(Exception):
         backward = inspect.unwrap(function.backward)
-        source, first = inspect.getsourcelines(backward)
-        file = inspect.getsourcefile(backward) or backward.__code__.co_filename
-        tree = ast.parse(textwrap.dedent("".join(source)))
-        expressions = [node for node in ast.walk(tree) if isinstance(node, ast.expr)]
-        unwritten = {node.lineno + first - 1 for node in expressions if called_name(node) in _UNWRITTEN}
-        lines = unwritten or {node.lineno + first - 1 for node in expressions if _singular(node)}
-        body = next(node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
-        sure = len(lines) == 1
-        return SourceLine(file, lines.pop() if sure else body.lineno + first - 1, backward.__name__), sure
+        own = _Source(backward)
+        for wanted in (_is_unwritten, _singular):
+            lines = own.lines(wanted)
+            for helper in own.called(function) if not lines else ():
+                with suppress(Exception):
+                    lines |= _Source(helper).lines(wanted)
+            if len(lines) == 1:
+                return lines.pop(), True
+            if lines:
+                break
+        return SourceLine(own.file, own.body.lineno + own.first - 1, backward.__name__), False
     return None, False
+
+
+class _Source:
+    """Of one function."""
+
+    def __init__(self, function: Any) -> None:
+        source, self.first = inspect.getsourcelines(function)
+        self.file = inspect.getsourcefile(function) or function.__code__.co_filename
+        tree = ast.parse(textwrap.dedent("".join(source)))
+        self.body = next(node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
+        self._function = function
+
+    def lines(self, wanted: Callable[[ast.expr], bool]) -> set[SourceLine]:
+        found = [node for node in ast.walk(self.body) if isinstance(node, ast.expr) and wanted(node)]
+        name = self._function.__name__
+        return {SourceLine(self.file, node.lineno + self.first - 1, name) for node in found}
+
+    def called(self, owner: Any) -> list[types.FunctionType]:
+        """Functions of the program's that it calls by a global name, or as methods of its own class."""
+        found = []
+        for node in ast.walk(self.body):
+            called = node.func if isinstance(node, ast.Call) else None
+            if isinstance(called, ast.Name):
+                found.append(self._function.__globals__.get(called.id))
+            elif isinstance(called, ast.Attribute) and getattr(called.value, "id", "") == owner.__name__:
+                plain = vars(owner).get(called.attr)
+                found.append(getattr(plain, "__func__", plain))
+        users = {each for each in found if type(each) is types.FunctionType}
+        return [each for each in users if not is_library(each.__code__.co_filename)]
+
+
+def _is_unwritten(node: ast.expr) -> bool:
+    return called_name(node) in _UNWRITTEN
 
 
 def _singular(node: ast.expr) -> bool:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _MOST = 8  # tensors of one optimizer
 _SURE = 4  # times that a step was undone before the next one, for certainty: of five steps
 _VANISHED = 1e-6  # norm of a gradient; a usual rate times that is below half a unit in the last place of f32
+_BEYOND = 1e12  # norm of a gradient of which no training makes use: the square of a few in f32 is infinite
+_WRONG = ("uninitialised", "nonfinite", "wrong-derivative", "function-contract")  # gradients are, then steps are
 _CLAMPS = r"\b(clamp|clip)(_min|_max)?_?\(|\b(relu_?|maximum|minimum|hardtanh_?)\("
 _WRITES = r"load_state_dict|set_state_dict|set_dict|\.data\s*=(?!=)|\.data\.copy_|\.copy_\(|set_value\("
 
@@ -45,6 +47,7 @@ class _Weights:
     still: int = 0  # the finding that says so
     held: Finding | None = None  # the same, not told yet: it seems to follow from another one, which is told at the end
     small: bool = False  # and its gradients are very small
+    beyond: bool = False  # a gradient was beyond any reason: what steps do from then on comes of that
 
 
 @detector("lost-update")
@@ -58,7 +61,8 @@ class LostUpdate(LoopDetector):
     dual averaging, which steps from the first weights by the sum of all gradients (not told: a backward runs with what
     was stepped), a search for a rate and a line search, which take steps back (not told: other steps stand), a clamp
     that holds weights at a bound, where the loss wants them beyond it (a note). Gradients that vanish or explode with
-    depth, and then change nothing: a consequence, which is told behind its cause.
+    depth, and then change nothing: a consequence, which is told behind its cause, as it is where gradients are wrong.
+    Not told once a gradient was beyond any reason (above 1e12), or the optimizer keeps what is not finite.
     Cost: a hash of up to eight tensors at the backwards and around the steps of the first ten and the sampled
     iterations.
     """
@@ -153,7 +157,21 @@ class LostUpdate(LoopDetector):
         tensor = held.ref()
         return tensor is not None and math.isfinite(self.facts.backend.norm(tensor))
 
+    def _keeps_finite(self, optimizer: Optimizer, held: Held) -> bool:
+        """Not what squares of too large gradients leave behind: divided by that, no gradient changes anything."""
+        owner, tensor, backend = optimizer.ref and optimizer.ref(), held.ref(), self.facts.backend
+        if owner is None or tensor is None:
+            return True
+        kept = backend.keeping.optimizer_state(owner, tensor)[1].values()
+        return all(math.isfinite(backend.norm(each)) or not any(backend.nonfinite(each))
+                   for each in kept if backend.is_tensor(each))  # fmt: skip
+
     def _unmoved(self, optimizer: Optimizer, known: _Weights, event: OptimizerEvent) -> None:
+        norms = [optimizer.held[at].at_step or 0.0 for at in known.after]
+        known.beyond = known.beyond or any(_BEYOND < each < math.inf for each in norms)
+        if known.beyond or not all(map(math.isfinite, norms)):
+            known.unmoved = 0
+            return
         moving = [
             at for at in known.after
             if at in known.before and (norm := optimizer.held[at].at_step) and math.isfinite(norm)
@@ -170,6 +188,9 @@ class LostUpdate(LoopDetector):
         if known.unmoved != 3 or known.still or known.held is not None:
             return
         shown = [optimizer.held[at] for at in still]
+        if not all(self._keeps_finite(optimizer, held) for held in shown):
+            known.beyond = True
+            return
         kinds = sorted({self._dtype(held) for held in shown})
         known.small = max(held.at_step or 0.0 for held in shown) < _VANISHED
         found = Finding(
@@ -207,12 +228,13 @@ class LostUpdate(LoopDetector):
 
     def _explain(self) -> None:
         """Gradients that vanish on their way, and then change nothing: one finding. Those that explode have a user
-        choose a rate at which nothing moves."""
+        choose a rate at which nothing moves; those that are wrong may do anything."""
         causes = {each.kind: each.id for each in self.facts.findings.values()}
+        wrong = [each for each in self.facts.findings.values() if each.kind in _WRONG and each.severity == "error"]
         for known in self._weights.values():
             told = known.held or self.facts.findings.get(known.still)
             small = causes.get("vanishing", causes.get("zero-gradient")) if known.small else None
-            cause = causes.get("exploding", small)
+            cause = wrong[0].id if wrong else causes.get("exploding", small)
             if told is not None and cause is not None:
                 known.held = replace(told, severity="warning", victim_of=cause)
         self._tell_held()
