@@ -24,6 +24,7 @@ from adbg.engine.types import SourceLine
 
 FIRST = 10  # iterations that are followed closely
 _MOST_FOLLOWED = 100  # behind these
+_LOOKS = 4  # that many iterations behind a change
 _MOST_HELD = 600  # tensors of one optimizer whose gradients are followed
 _MOST_OPTIMIZERS = 32  # from then on those that are gone are forgotten
 _MOST_MOMENTS = 256
@@ -101,6 +102,7 @@ class Seen:
     regular: str  # the kind of a part that works otherwise in evaluation: Dropout, BatchNorm; "" for none
     variable: Variable = UNKNOWN  # where it was called first
     means: dict[str, float] = field(default_factory=dict)  # BatchNorm with frozen weights: norm of its mean, first seen
+    parts: list[weakref.ref[Any]] = field(default_factory=list)  # those that die are replaced, maybe
 
 
 class Ledger:
@@ -113,6 +115,7 @@ class Ledger:
         self.moments: collections.deque[Moment] = collections.deque(maxlen=_MOST_MOMENTS)
         self.backwards = 0  # outermost ones that add to .grad
         self.close = True
+        self.until = 0  # iterations up to this one are followed: something changes
         self._followed = 0  # iterations, for the sake of new optimizers
         self.backward_line: SourceLine | None = None
         self.feeder: Any = None  # the detector that enters events
@@ -143,10 +146,15 @@ class Ledger:
                     if not held.begun or (not held.received and held.begun != held.after):
                         held.cleared = True
 
+    def follow(self, iterations: int) -> None:
+        """Have the next ones followed closely."""
+        self.until = max(self.until, self.facts.iteration + iterations)
+
     def _fresh(self) -> bool:
-        """An optimizer steps its first times: a phase begins, behind a pre-training. Not without end, where each
-        iteration makes a new one."""
-        if self._followed < _MOST_FOLLOWED and any(each.steps < FIRST for each in self.optimizers.values()):
+        """An optimizer steps its first times, or backward reaches other weights: a phase begins, behind a pre-training.
+        Not without end, where each iteration makes a new one."""
+        wanted = self.facts.iteration <= self.until or any(each.steps < FIRST for each in self.optimizers.values())
+        if wanted and self._followed < _MOST_FOLLOWED:
             self._followed += 1
             return True
         return False
@@ -255,14 +263,20 @@ class Ledger:
         ids: frozenset[int] = frozenset()
         regular = ""
         means: dict[str, float] = {}
+        parts: list[weakref.ref[Any]] = []
         with suppress(Exception):  # a property of the user's that raises
             ids = frozenset(map(id, module.parameters()))
-            every = module.modules() if hasattr(module, "modules") else module.sublayers(include_self=True)
+            every = list(module.modules() if hasattr(module, "modules") else module.sublayers(include_self=True))
             regular = next((name for each in every if (name := _regular(each))), "")
             if call.training:
                 means = {path: self.facts.backend.norm(mean) for path, mean in _frozen_means(module)}
+            parts = [weakref.ref(each, self._gone) for each in every if each is not module]
         variable = variable_of(module, call.line) if ids else UNKNOWN
-        return Seen(weakref.ref(module), type(module).__name__, ids, call.training, regular, variable, means)
+        return Seen(weakref.ref(module), type(module).__name__, ids, call.training, regular, variable, means, parts)
+
+    def _gone(self, _: weakref.ref[Any]) -> None:
+        """A part of a module died, wherever it was collected: another may have taken its place."""
+        self.until = self.facts.iteration + _LOOKS
 
     # ---- questions
 

@@ -151,7 +151,8 @@ class NotOptimized(LoopDetector):
     def ends(self, running: Running) -> None:
         call = running.call
         iteration = self.facts.iteration
-        sampled = self.facts.sampled or iteration <= self._until
+        changed = self.ledger.close and iteration <= self.ledger.until
+        sampled = self.facts.sampled or changed or iteration <= self._until
         if not sampled or call.truncated or call.count() > _MOST_NODES:
             return
         owned = {id(held.ref()) for each in self.ledger.optimizers.values() for held in each.held}
@@ -178,6 +179,7 @@ class NotOptimized(LoopDetector):
             title = self.ledger.title(tensor, name) if name else ""
             # The model may be another one from here on (fine-tuning behind a pre-training): three looks are wanted.
             self._until = max(self._until, self.facts.iteration + 2)
+            self.ledger.follow(2)  # it may be gone, or replaced again, by the next one that is sampled
             called = "" if name else variable_of(tensor, line).name
             trained = "Param" in type(tensor).__name__
             known = Leaf(weakref.ref(tensor), title, shape, norm, trained, path=name, called=called)

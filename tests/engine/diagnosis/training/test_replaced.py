@@ -15,6 +15,7 @@ torch.manual_seed(0)
 Module, noise = nn.Module, torch.randn
 def sgd(parameters):
     return torch.optim.SGD(list(parameters), lr=0.05, momentum=0.9)
+clip = nn.utils.clip_grad_norm_
 def freeze(module):
     module.requires_grad_(False)
 """,
@@ -25,6 +26,7 @@ paddle.seed(0)
 Module, noise = nn.Layer, lambda *shape: paddle.randn(shape)
 def sgd(parameters):
     return paddle.optimizer.Momentum(0.05, 0.9, parameters=list(parameters))
+clip = nn.utils.clip_grad_norm_
 def freeze(module):
     for each in module.parameters():
         each.stop_gradient = True
@@ -67,7 +69,46 @@ CALLED = METHOD.replace("net.head = nn.Linear(6, WIDTH)", "net.grow(4)").replace
 EARLY = CALLED.replace("fit(30)\nnet.grow(4)  # CAUSE", "net.grow(4)").replace(
     "optimizer = sgd(net.parameters())", "optimizer = TORCH_OR_PADDLE  # CAUSE"
 )  # fmt: skip
+# Behind the iterations that are looked at closely, in a function whose model is gone at the end; several times over.
+GONE = """
+class Net(Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 6), nn.Linear(6, 2)
+    def grow(self, more):
+        old = self.head
+        self.head = nn.Linear(6, old.bias.shape[0] + more)
+    def forward(self, x):
+        return self.head(self.body(x).tanh())
+class Stages:
+    def __init__(self, lengths):
+        self.net, self.lengths = Net(), lengths
+        self.optimizer = sgd(self.net.parameters())
+    def run(self):
+        for stage, length in enumerate(self.lengths):
+            if stage:
+                self.net.grow(2)  # CAUSE
+            before = float(self.net.head.weight.sum())
+            for _ in range(length):
+                loss = (self.net(noise(8, 4)) - 1).square().mean()
+                self.optimizer.CLEAR()
+                loss.backward()
+                clip(self.net.parameters(), 2.0)
+                self.optimizer.step()
+            print("moved", float(self.net.head.weight.sum()) != before)
+Stages(LENGTHS).run()
+"""
+KEPT = GONE.replace("CAUSE", "and the optimizer with it").replace(
+    "self.net.grow(2)", "self.net.grow(2); self.optimizer = sgd(self.net.parameters())"
+)  # fmt: skip
 PROGRAMS = {
+    "in stages": GONE.replace("LENGTHS", "[120, 120, 120]"),
+    "late and short": GONE.replace("LENGTHS", "[150, 30]"),
+    "stages with optimizers": KEPT.replace("LENGTHS", "[120, 120, 120]"),
+    # A part that comes and goes is no part that is trained.
+    "parts that go": KEPT.replace("LENGTHS", "[150]").replace(
+        "loss = (self.net(", "self.net.extra = nn.Linear(4, 4)\n                loss = (self.net("
+    ),
     "wider": GROWN.replace("WIDTH", "4").replace("REMADE", ""),
     "as wide": GROWN.replace("WIDTH", "2").replace("REMADE", ""),
     "called": CALLED,
@@ -90,7 +131,7 @@ each = pytest.mark.parametrize(
 
 
 @each
-@pytest.mark.parametrize("name", ["wider", "as wide", "called", "early"])
+@pytest.mark.parametrize("name", ["wider", "as wide", "called", "early", "in stages", "late and short"])
 def test_the_old_one_is_stepped(runs: dict[str, Run], name: str) -> None:
     assert "moved False" in runs[name].plain, "it is as the program says"
     message = runs[name].check_first("stale-parameters")["message"]
@@ -101,3 +142,10 @@ def test_the_old_one_is_stepped(runs: dict[str, Run], name: str) -> None:
 def test_a_new_optimizer_holds_the_new_one(runs: dict[str, Run]) -> None:
     assert "moved True" in runs["remade"].plain
     runs["remade"].check_healthy()
+
+
+@each
+@pytest.mark.parametrize("name", ["stages with optimizers", "parts that go"])
+def test_what_is_replaced_with_its_optimizer(runs: dict[str, Run], name: str) -> None:
+    assert "moved False" not in runs[name].plain
+    runs[name].check_healthy()
