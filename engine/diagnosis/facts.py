@@ -16,6 +16,7 @@ from adbg.engine.protocol.messages import Cause, Finding, FoundAt, RankFacts
 from adbg.engine.types import SourceLine
 
 _ASKED_AGAIN = 100  # times that names are looked up anew before the first backward
+_WEIGHTS = {"note": 0, "warning": 1, "error": 2}
 
 
 class Facts:
@@ -144,7 +145,7 @@ class Facts:
 
     def tell(self, finding: Finding) -> int:
         """Tell a finding (``id`` 0), or tell it anew (its id). The same kind with the same cause, node and message is
-        told once. Below 0.5 it is a note. Returns its id."""
+        told once, and anew where it turns out graver. Below 0.5 it is a note. Returns its id."""
         if finding.confidence < 0.5 and finding.severity != "note":
             finding = replace(finding, severity="note")
         if not finding.id and self.iteration:  # a detector counts backwards
@@ -155,8 +156,12 @@ class Facts:
                 if (known.kind, known.cause, known.node) == (finding.kind, finding.cause, finding.node) and (
                     known.cause is not None or known.message == finding.message
                 ):
-                    return known.id
-            finding = replace(finding, id=self._ids())
+                    if _WEIGHTS[finding.severity] <= _WEIGHTS[known.severity]:
+                        return known.id
+                    finding = replace(finding, id=known.id)
+                    break
+            else:
+                finding = replace(finding, id=self._ids())
         elif self.findings.get(finding.id) == finding:
             return finding.id
         self.findings[finding.id] = finding

@@ -67,7 +67,8 @@ class WrongDerivative(Detector):
     with zeros. Gradients in the wrong order are told as such: along the same directions, what is given for one input
     is what the forward changes by with the other.
     Mistaken for: a straight-through estimator, any function whose forward rounds, or one whose forward is the identity
-    (a gradient that is scaled, clipped or reversed on purpose) is a note. An approximation that is meant is a warning:
+    (a gradient that is scaled, clipped or reversed on purpose) is a note, and so
+    is None for what such an estimator rounds to (a codebook). An approximation that is meant is a warning:
     of a function that names itself so (surrogate, straight-through, guided), whose backward is not linear in the
     gradient that it is given, as every derivative is, or that iterates to a fixed point in forward and not in backward.
     Functions that do more than compute, or call what may (print, log, write to what their calls share, call a method of
@@ -136,13 +137,15 @@ class WrongDerivative(Detector):
             for check in (each for call in calls for each in call):
                 found.setdefault(check.place, []).append(check)
             told = self._tell_exchanged(seen, calls)
+            straight = {place for place, checks in found.items() if any(_is_straight(check) for check in checks)}
             for place, checks in found.items():
                 if place not in told:
-                    self._judge(seen, place, checks)
+                    self._judge(seen, place, checks, bool(straight - {place}))
 
     # ---- telling
 
-    def _judge(self, seen: _Seen, place: int, checks: Sequence[SlotCheck]) -> None:
+    def _judge(self, seen: _Seen, place: int, checks: Sequence[SlotCheck], straight: bool) -> None:
+        """``straight``: another input is given the gradient where the forward does not depend on it."""
         name, argument = seen.function.__name__, argument_name(seen.function, place)
         if any(check.unwritten for check in checks):
             self._tell(
@@ -167,7 +170,13 @@ class WrongDerivative(Detector):
         if not wrong or 2 * len(wrong) < len(told):
             return
         check = wrong[0]
-        if check.missing:
+        if check.missing and straight:
+            self._tell(
+                seen, "missing-gradient", "note", 0.4, place, check,
+                f"{name}.backward gives {argument} none and passes the gradient straight on, as a quantizer does whose "
+                f"{argument} another loss trains; if none does, it stays as it is", [],
+            )  # fmt: skip
+        elif check.missing:
             self._tell(
                 seen, "missing-gradient", "error", 0.93, place, check,
                 f"{name}.backward returns None as the gradient of {argument}, but its result depends on {argument}", [],
@@ -271,6 +280,10 @@ class WrongDerivative(Detector):
                 cause=facts.cause(cause), evidence=evidence, next=following,
             )
         )  # fmt: skip
+
+
+def _is_straight(check: SlotCheck) -> bool:
+    return check.flat and not check.missing and not check.agrees
 
 
 def _is_finite(check: SlotCheck) -> bool:

@@ -78,9 +78,8 @@ class Withheld(Detector):
                 given.without += 1
 
     def end(self) -> None:
-        known = {
-            each.cause.line for each in self.facts.findings.values() if each.kind == "missing-gradient" and each.cause
-        }
+        told = [each for each in self.facts.findings.values() if each.kind == "missing-gradient"]
+        known = {each.cause.line for each in told if each.cause and each.severity != "note"}
         for function, places in self._none.items():
             for place in sorted(places):
                 members = [
