@@ -17,7 +17,7 @@ def item_line(steps: list[Step], line: SourceLine, name: str) -> SourceLine | No
     None: that is no such loop, or what it runs over is not known."""
     tree = tree_of(line.file)
     loops = [node for node in ast.walk(tree) if isinstance(node, ast.For) and node.lineno == line.line] if tree else []
-    frame = next((each for each, _ in steps if os.path.abspath(each.f_code.co_filename) == line.file), None)
+    frame = next((each for each, _ in steps if _runs(each.f_code, line)), None)
     if len(loops) != 1 or frame is None:
         return None
     target, over = loops[0].target, loops[0].iter
@@ -32,6 +32,10 @@ def item_line(steps: list[Step], line: SourceLine, name: str) -> SourceLine | No
     file = os.path.abspath(method.__code__.co_filename)
     function = function_named(file, method.__code__.co_firstlineno)
     return SourceLine(file, line_of_result(file, function, place), "__getitem__") if function is not None else None
+
+
+def _runs(code: types.CodeType, line: SourceLine) -> bool:
+    return os.path.abspath(code.co_filename) == line.file and any(each == line.line for _, _, each in code.co_lines())
 
 
 def _place(target: ast.expr, name: str) -> int | None:

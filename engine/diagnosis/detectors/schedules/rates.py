@@ -18,6 +18,7 @@ from adbg.engine.types import SourceLine
 if TYPE_CHECKING:
     from adbg.engine.diagnosis.facts import Facts
 
+_NOTHING = 1e-9  # of the highest rate: f32 has 7 digits
 _LOOK = 3  # steps with a rate of 0, until it is looked for what would step the scheduler
 
 
@@ -131,12 +132,17 @@ class ZeroRate(LoopDetector):
         lost = sum(1 for rate in rates if rate < top * 1e-5 and rate != rates[0])
         if lost >= max(10, len(rates) // 4) and rates[-1] < top * 1e-5:
             line = self._schedulers.get(optimizer.key, self._schedulers.get(0)) or optimizer.made
+            none = rates[-1] < top * _NOTHING  # no schedule ends there on purpose
             self.facts.tell(
                 Finding(
-                    0, "zero-learning-rate", "note", 0.45,
+                    0, "zero-learning-rate", "warning" if none else "note", 0.85 if none else 0.45,
                     f"the learning rate of {optimizer.kind} falls below a 100,000th of its highest for {lost} of "
                     f"{len(rates)} steps: a scheduler meant for epochs may be stepped per batch",
-                    cause=self.facts.cause(line), evidence=[f"rates: first {rates[0]:.3g}, last {rates[-1]:.3g}"],
+                    cause=self.facts.cause(line),
+                    evidence=[
+                        f"rates: first {rates[0]:.3g}, last {rates[-1]:.3g}",
+                        f"its scheduler was stepped {self._steps_of(optimizer)} times in {len(rates)} steps",
+                    ],
                     next=rate_commands(self, optimizer),
                 )
             )  # fmt: skip

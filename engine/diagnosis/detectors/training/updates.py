@@ -27,6 +27,7 @@ _BEYOND = 1e12  # norm of a gradient of which no training makes use: the square 
 _WRONG = ("uninitialised", "nonfinite", "wrong-derivative", "function-contract")  # gradients are, then steps are
 _CLAMPS = r"\b(clamp|clip)(_min|_max)?_?\(|\b(relu_?|maximum|minimum|hardtanh_?)\("
 _WRITES = r"load_state_dict|set_state_dict|set_dict|\.data\s*=(?!=)|\.data\.copy_|\.copy_\(|set_value\("
+_FADED = 1e-5  # of the highest rate: what its schedule has come to, of which "zero-learning-rate" tells
 
 
 @dataclass(slots=True)
@@ -47,6 +48,7 @@ class _Weights:
     still: int = 0  # the finding that says so
     held: Finding | None = None  # the same, not told yet: it seems to follow from another one, which is told at the end
     small: bool = False  # and its gradients are very small
+    highest: float = 0.0  # learning rate
     beyond: bool = False  # a gradient was beyond any reason: what steps do from then on comes of that
 
 
@@ -177,7 +179,8 @@ class LostUpdate(LoopDetector):
             if at in known.before and (norm := optimizer.held[at].at_step) and math.isfinite(norm)
         ]  # fmt: skip
         rate = max(event.rates, default=0.0)
-        if not moving or not rate:
+        known.highest = max(known.highest, rate)
+        if not moving or rate <= known.highest * _FADED:
             return
         still = [at for at in moving if known.before[at] == known.after[at]]
         if any(not self._finite(optimizer.held[at]) for at in still):
