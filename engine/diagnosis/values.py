@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 import sysconfig
@@ -37,6 +38,7 @@ def is_of_values(text: str) -> bool:
     return _OF_VALUES.search(text) is not None
 
 
+@functools.lru_cache(4096)
 def is_library(file: str) -> bool:
     """Installed, or Python's own."""
     return f"{os.sep}site-packages{os.sep}" in file or os.path.abspath(file).startswith(_LIBRARIES)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from adbg.engine.backends.base import OperatorCall
+from adbg.engine.diagnosis.values import is_library
 from adbg.engine.types import SourceLine
 
 _SPECIAL = frozenset({"__setitem__", "index_put_", "set_data", "set_value", "_inplace_assign", "_share_buffer_to"})
@@ -40,7 +41,13 @@ def writes(call: OperatorCall) -> list[Any]:
 
 
 def line_of(lines: Iterable[SourceLine]) -> SourceLine | None:
-    return next(iter(lines), None)
+    """The innermost that is the program's own: NumPy calls ``__array__`` from a file of its own."""
+    first = None
+    for line in lines:
+        if not is_library(line.file):
+            return line
+        first = first or line
+    return first
 
 
 def place(line: SourceLine | None) -> str:

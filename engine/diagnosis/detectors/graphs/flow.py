@@ -196,8 +196,13 @@ class Flow:
                 escape = Cut(cut.name, cut.lines, cut.why, escape.lost & cut.lost, cut.hidden)
                 break
         key = escape.name, escape.lines[:1]
-        self.escapes = [each for each in self.escapes if (each.name, each.lines[:1]) != key]
-        self.escapes.append(escape)
+        others = []
+        for each in self.escapes:
+            if (each.name, each.lines[:1]) != key:
+                others.append(each)
+            else:  # a line in a loop: the values of every turn
+                escape.lost |= each.lost
+        self.escapes = [*others, escape]
 
 
 def _why(call: OperatorCall, result: Any) -> str:
