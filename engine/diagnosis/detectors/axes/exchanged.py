@@ -1,5 +1,5 @@
-"""A reshape that exchanges two sizes of a tensor, where a transpose was meant: it moves no element, so that each row of
-the result is put together of several rows. Asked by ``axes``."""
+"""A reshape that exchanges two sizes of a tensor, or puts others in front of its rows, where a transpose was meant: it
+moves no element, so that each row of the result is put together of several rows. Asked by ``axes``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detectors.axes.noise import Drawn, Origins
+from adbg.engine.diagnosis.detectors.axes.regrouped import group_in_front, places
 from adbg.engine.diagnosis.detectors.axes.sequences import Rows, Steps, parted_at, steps_of
 from adbg.engine.diagnosis.detectors.axes.turned import axis_behind
 from adbg.engine.diagnosis.detectors.graphs.calls import axis_of, line_of, place, plain, shape
@@ -44,8 +45,9 @@ class _Exchange:
     name: str
     before: list[int]
     behind: list[int]
-    axes: tuple[int, int]
+    axes: tuple[int, int]  # of the result
     iteration: int
+    group: tuple[int, ...] = ()  # axes in front of the result together, where it has others than what it is made of
     why: str = ""  # how it is known what the axes were
     used: str = ""  # what takes the axes of the result for those of a transpose
     data: bool = False  # no gradient reaches it
@@ -57,9 +59,14 @@ class _Exchange:
     steps: Steps = field(default_factory=Steps)
 
     @property
+    def at(self) -> tuple[int, int]:
+        """The two axes of what is reshaped."""
+        return (0, self.group[0]) if self.group else self.axes
+
+    @property
     def sizes(self) -> tuple[int, int]:
         one, other = self.axes
-        return self.before[one], self.before[other]
+        return self.behind[other], self.behind[one]
 
     @property
     def cuts(self) -> bool:
@@ -73,7 +80,7 @@ class _Exchange:
         at other places; where sizes divide each other, some rows may have been joined, or parted."""
         if not self.moved or not self.sequence or (self.drawn is not None and not self.drawn.meant):
             return False
-        if self.cuts:
+        if self.cuts or (self.group and not self.data):  # no row of a feature map is one of several joined
             return self.inner or bool(self.paired)
         return self.inner and bool(self.paired)
 
@@ -127,14 +134,14 @@ class Exchanged:
             seen = self._seen.setdefault((each.name, each.line), set())
             if len(seen) < 8:
                 seen.add(each.sizes)
-            if not each.used or self._is_likewise(each):
+            if not (each.sequence if each.group else each.used) or self._is_likewise(each):
                 continue
             firsts, seconds = {one for one, _ in seen}, {other for _, other in seen}
             varies = min(len(firsts), len(seconds)) == 1 and len(seen) > 1
             if not each.why and varies and (not each.data or (each.sequence and each.moved)):
                 which, sizes = (0, firsts) if len(firsts) > 1 else (1, seconds)
                 counts = " and ".join(str(size) for size in sorted(sizes)[:3])
-                each.why = f"axis {each.axes[which]} of what it is given has {counts} elements, as batches have"
+                each.why = f"axis {each.at[which]} of what it is given has {counts} elements, as batches have"
             if each.why and (each.drawn is None or each.drawn.meant or not each.data):
                 self._tell(each, [each.why])
             elif each.mixes:
@@ -159,30 +166,42 @@ class Exchanged:
                 self._results.put(result, known.what, "", None)
             self._pass_on(call)
             return
-        axes = tuple(at for at, (one, other) in enumerate(zip(before, behind, strict=False)) if one != other)
-        if len(before) != len(behind) or len(axes) != 2 or before[axes[0]] != behind[axes[1]]:
-            self._folded.put(result, None, "", None)
+        differ = [at for at, (one, other) in enumerate(zip(before, behind, strict=False)) if one != other]
+        group: tuple[int, ...] = ()
+        if len(before) == len(behind) and len(differ) == 2 and before[differ[0]] == behind[differ[1]]:
+            axes = differ[0], differ[1]
+        else:
+            axes, group = (0, 1), group_in_front(before, behind)
             self._pass_on(call)
-        elif 1 not in (before[axes[0]], before[axes[1]]) and known is None:
-            data = not source.requires_grad
-            found = _Exchange(
-                line_of(call.lines), call.name, before, behind, (axes[0], axes[1]), self._facts.iteration + 1, data=data
-            )
-            if (source.is_leaf and not data) or self._folded.of(source) is not None:
-                if data:  # targets may have been reshaped so; it is never told, for nothing is seen to use it
-                    self._found.append(found)
+            self._folded.put(result, None, "", None)
+            if not group:
                 return
-            made = self._made.of(source)
-            if made is not None and set(made.what.axes) <= set(axes) and not data:
-                did = "stacked along one of them" if made.what.stacked else "exchanged these two axes"
-                found.why = f"{made.name} at {place(made.line)} {did} before"
-            found.drawn = self._origins.of(source)
-            self._origins.forget(result)
-            if found.axes == (0, 1) and len(before) > 2:
-                found.moved = self._moved(found, source)
-            self._found.append(found)
-            self._results.put(result, _Result(found, (axes[0], axes[1])), "", None)
-            self._any = True
+        if 1 not in (behind[axes[0]], behind[axes[1]]) and known is None:
+            data = not source.requires_grad
+            self._exchange(
+                call,
+                _Exchange(
+                    line_of(call.lines), call.name, before, behind, axes, self._facts.iteration + 1, group, data=data
+                ),
+            )
+
+    def _exchange(self, call: OperatorCall, found: _Exchange) -> None:
+        source, result = call.operands[0], call.results[0]
+        if (source.is_leaf and not found.data) or self._folded.of(source) is not None:
+            if found.data:  # targets may have been reshaped so; it is never told, for nothing is seen to use it
+                self._found.append(found)
+            return
+        made = self._made.of(source)
+        if made is not None and set(made.what.axes) <= set(found.axes) and not found.data and not found.group:
+            did = "stacked along one of them" if made.what.stacked else "exchanged these two axes"
+            found.why = f"{made.name} at {place(made.line)} {did} before"
+        found.drawn = self._origins.of(source)
+        self._origins.forget(result)
+        if found.axes == (0, 1) and (len(found.before) > 2 or found.group):
+            found.moved = self._moved(found, source)
+        self._found.append(found)
+        self._results.put(result, _Result(found, found.axes), "", None)
+        self._any = True
 
     def _moved(self, found: _Exchange, source: Any) -> str:
         """Not where all rows are alike: zeros that states begin with."""
@@ -193,10 +212,11 @@ class Exchanged:
         if read is not None:
             size = len(read.flat) // (rows * steps)
             chosen = range(0, rows * steps, max(1, rows * steps // _LOOKED_AT))
-            every = [(at, at % rows * steps + at // rows) for at in chosen]
-            wrong = sum(
-                read.flat[a * size : a * size + size] != read.flat[b * size : b * size + size] for a, b in every
-            )
+            group, every = found.group or (1,), list(chosen)
+            wrong = 0
+            for at in every:
+                lie = places(found.before, group, at // rows, at % rows)
+                wrong += any(read.flat[at * size + one] != read.flat[each] for one, each in enumerate(lie))
             if 2 * wrong > len(every):
                 text = (
                     f"{wrong} of {len(every)} places along both axes of the result hold other numbers than a "
@@ -261,7 +281,7 @@ class Exchanged:
 
     def _take(self, call: OperatorCall, operand: Any, what: _Exchange, axes: tuple[int, int]) -> None:
         """Note what takes steps along one of the axes."""
-        if what.axes != (0, 1) or len(what.before) < 3:
+        if what.axes != (0, 1) or (len(what.before) < 3 and not what.group):
             return
         sizes, steps, taken = shape(operand), steps_of(call, operand), False
         if steps is not None and sorted(axes) == [0, 1]:
@@ -286,7 +306,7 @@ class Exchanged:
             rows = what.axes[what.inner]
             what.paired = (
                 f"{call.name} at {place(line_of(call.lines))} compares the {what.behind[rows]} rows with "
-                f"{what.behind[rows]} targets, as many as lie along axis {what.axes[not what.inner]} of {what.before}"
+                f"{what.behind[rows]} targets, as many as lie along axis {what.at[not what.inner]} of {what.before}"
             )
 
     def _works_along(self, call: OperatorCall, name: str, operand: object, axes: tuple[int, int]) -> bool:
@@ -306,16 +326,20 @@ class Exchanged:
 
     def _tell(self, found: _Exchange, why: list[str]) -> None:
         facts = self._facts
-        one, other = found.axes
-        message = (
-            f"{found.name} at {place(found.line)} makes {found.behind} of {found.before} and moves no element, so that "
-            f"it mixes what lies along axes {one} and {other}: use transpose"
+        one, other = found.at
+        made = (
+            f"{found.name} at {place(found.line)} makes {found.behind} of {found.before} and moves no element, so that"
         )
-        evidence = [
-            *why,
-            f"{found.used} works along one of these axes of the result",
-            f"a transpose of axes {one} and {other} makes {found.behind} too, and keeps each row together",
-        ]
+        message = f"{made} it mixes what lies along axes {one} and {other}: use transpose"
+        keeps = f"a transpose of axes {one} and {other} makes {found.behind} too, and keeps each row together"
+        if found.group:
+            axes = f"ax{'is' if len(found.group) == 1 else 'es'} {' and '.join(map(str, found.group))}"
+            message = (
+                f"{made} its rows along axis 1 are put together of several along axis 0: use transpose, to have {axes} "
+                "in front of them before it is reshaped"
+            )
+            keeps = f"a transpose that puts {axes} in front makes {found.behind} too, and keeps each row together"
+        evidence = [*why, f"{found.used} works along one of these axes of the result", keeps]
         facts.tell(
             Finding(0, "wrong-axis", "warning", 0.8, message, None, None, found.iteration, found.line,
                     facts.cause(found.line), evidence, [f"b {place(found.line)}", "info node"])

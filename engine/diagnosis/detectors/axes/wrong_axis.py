@@ -47,7 +47,8 @@ class WrongAxis(Detector):
     A reshape to the sizes that a transpose would have made, before a loss that takes one of these axes for the classes,
     or before what works along one of the two axes, where a transpose or a stack had made them, or batches of other
     sizes show which one is the batch; or, of data as well, before a recurrent layer, an attention or a loop that takes
-    the first two axes for steps and rows of sequences, where no other layout of these explains it. And what was reduced
+    the first two axes for steps and rows of sequences, where no other layout of these explains it, also where it puts
+    columns of a feature map in front of the rows (``[b, c, h, w]`` to ``[w, b, c * h]``). And what was reduced
     over one axis without keepdim meets its source, where a broadcast lines it up with another axis; seen where sizes
     are equal, for else it raises.
 
