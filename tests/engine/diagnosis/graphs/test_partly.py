@@ -1,5 +1,5 @@
-"""A state of several parts that goes from one iteration into the next, one of them with its graph. Witness: the error of
-the framework, and that the same program with both parts detached ends."""
+"""A state of several parts that goes from one iteration into the next, one of them with its graph. Witness: the error
+of the framework, and that the same program with both parts detached ends."""
 
 from __future__ import annotations
 
