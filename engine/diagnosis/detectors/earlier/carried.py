@@ -12,6 +12,7 @@ from adbg.engine.types import SourceLine
 
 _FILLERS = frozenset({"append", "appendleft", "add", "extend", "insert", "update", "setdefault"})
 _CONTAINERS = frozenset({"tuple", "list", "dict"})
+_BARE = frozenset({"data", "shape", "dtype", "device", "grad", "ndim", "size"})  # attributes without a graph
 # Decorators: functools.cached_property, lru_cache, memoize, but not memory_efficient
 _CACHES = re.compile(r"cache|memo(?!r)", re.IGNORECASE)
 
@@ -26,40 +27,64 @@ def kept_on(line: SourceLine, names: Sequence[str]) -> tuple[SourceLine, str] | 
 
 def _stored(line: SourceLine, names: Sequence[str]) -> tuple[SourceLine, str] | None:
     scope, found = scope_at(line.file, line.line), None
-    for node in sorted(inside(scope) if scope is not None else (), key=lambda node: getattr(node, "lineno", 0)):
-        if getattr(node, "lineno", 0) <= line.line:
+    known = set(names)
+    for node in in_order(scope):
+        if node.lineno <= line.line:
             continue
         if isinstance(node, ast.Assign):
             kept = [each for each in node.targets if isinstance(each, (ast.Attribute, ast.Subscript))]
-            if kept and _as_they_are(node.value) & set(names):
+            if kept and as_they_are(node.value) & known:
                 found = SourceLine(line.file, node.lineno, line.function), ast.unparse(kept[0])
+            known |= unpacked(node, known)
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            found = _stored_by(line.file, node.value, set(names)) or found
+            found = _stored_by(line.file, node.value, known) or found
+    return found
+
+
+def in_order(scope: ast.AST | None) -> list[ast.stmt]:
+    """The statements of a function, from the first line on."""
+    nodes = inside(scope) if scope is not None else ()
+    return sorted((node for node in nodes if isinstance(node, ast.stmt)), key=lambda node: node.lineno)
+
+
+def unpacked(node: ast.Assign, known: set[str]) -> set[str]:
+    """The variables that get one of ``known``, or a part of it, as it is: ``hidden, memory = state``."""
+    found: set[str] = set()
+    for target in node.targets:
+        flat = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+        values = node.value.elts if isinstance(node.value, (ast.Tuple, ast.List)) else [node.value] * len(flat)
+        for each, value in zip(flat, values):
+            found |= {each.id} if isinstance(each, ast.Name) and as_they_are(value) & known else set()
     return found
 
 
 def _stored_by(file: str, call: ast.Call, names: set[str]) -> tuple[SourceLine, str] | None:
     """Where a function of the same file that is given one of ``names`` gives it to what outlives the call."""
+    function, inner = handed_to(file, call, names)
+    for node in in_order(function):
+        kept: list[ast.expr] = []
+        called = node.value if isinstance(node, ast.Expr) else None
+        if isinstance(node, ast.Assign):
+            plain = as_they_are(node.value) & inner
+            kept = [each for each in node.targets if plain and isinstance(each, (ast.Attribute, ast.Subscript))]
+            inner |= unpacked(node, inner)
+        elif isinstance(called, ast.Call) and isinstance(called.func, ast.Attribute) and called.func.attr in _FILLERS:
+            kept = [called.func.value] if any(named_in(each) & inner for each in called.args) else []
+        if kept and function is not None:
+            return SourceLine(file, kept[0].lineno, function.name), ast.unparse(kept[0])
+    return None
+
+
+def handed_to(file: str, call: ast.Call, names: set[str]) -> tuple[ast.FunctionDef | None, set[str]]:
+    """The function of that file which a call of it hands one of ``names``, and its parameters for them."""
     called = called_name(call)
-    given = [at for at, each in enumerate(call.args) if _as_they_are(each) & names]
-    if not given:
-        return None
-    functions = [each for each in _functions(file) if each.name == called]
+    given = [at for at, each in enumerate(call.args) if as_they_are(each) & names]
+    functions = [each for each in functions_in(file) if each.name == called] if given else []
     if len(functions) != 1:
-        return None
+        return None, set()
     parameters = parameters_of(functions[0])
     shift = 1 if parameters[:1] == ["self"] else 0
-    inner = {parameters[at + shift] for at in given if at + shift < len(parameters)}
-    for node in inside(functions[0]):
-        kept: list[ast.expr] = []
-        if isinstance(node, ast.Assign):
-            plain = _as_they_are(node.value) & inner
-            kept = [each for each in node.targets if plain and isinstance(each, (ast.Attribute, ast.Subscript))]
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _FILLERS:
-            kept = [node.func.value] if any(_named(each) & inner for each in node.args) else []
-        if kept:
-            return SourceLine(file, kept[0].lineno, called), ast.unparse(kept[0])
-    return None
+    return functions[0], {parameters[at + shift] for at in given if at + shift < len(parameters)}
 
 
 def carried(line: SourceLine, names: Sequence[str]) -> bool:
@@ -69,11 +94,11 @@ def carried(line: SourceLine, names: Sequence[str]) -> bool:
     nodes = list(inside(scope)) if scope is not None else []
     known = set(names)
     for node in nodes:
-        if isinstance(node, ast.Assign) and _named(node.value) & set(names):
+        if isinstance(node, ast.Assign) and named_in(node.value) & set(names):
             known |= {each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)}
         if (
             isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)
-            and (node.lineno <= line.line <= (node.end_lineno or 0) or _named(node.value) & set(names))
+            and (node.lineno <= line.line <= (node.end_lineno or 0) or named_in(node.value) & set(names))
         ):  # fmt: skip
             return True
     last = max([line.line, *(node.end_lineno or 0 for node in nodes
@@ -90,7 +115,7 @@ def cached(line: SourceLine) -> tuple[SourceLine, str] | None:
     was handed to one in a call, that call's line."""
     tree = tree_of(line.file)
     name = line.function.split(".")[-1]
-    inner = [each for each in _functions(line.file) if each.lineno <= line.line <= (each.end_lineno or 0)]
+    inner = [each for each in functions_in(line.file) if each.lineno <= line.line <= (each.end_lineno or 0)]
     if tree is None or not inner or inner[-1].name != name:  # a comprehension, an inner function
         return None
     for each in inner[-1].decorator_list:
@@ -109,34 +134,58 @@ def _keeps(decorator: ast.expr) -> bool:
     return _CACHES.search(ast.unparse(called).rpartition(".")[2]) is not None
 
 
-def _functions(file: str) -> Iterator[ast.FunctionDef]:
+def functions_in(file: str) -> Iterator[ast.FunctionDef]:
     tree = tree_of(file)
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.FunctionDef):
             yield node
 
 
-def _as_they_are(expression: ast.expr) -> set[str]:
-    """The variables that a value is, or that it has in it, with their graphs: ``state``, ``(h, c)``, ``tuple(state)``,
-    ``{"cell": c}``, and none of ``(h.detach(), c.detach())``."""
-    if isinstance(expression, ast.Name):
-        return {expression.id}
-    inner: list[ast.expr] = []
-    if isinstance(expression, (ast.Tuple, ast.List)):
-        inner = expression.elts
-    elif isinstance(expression, ast.Dict):
-        inner = expression.values
-    elif isinstance(expression, ast.Call) and ast.unparse(expression.func) in _CONTAINERS:
-        inner = [*expression.args, *(each.value for each in expression.keywords)]
-    elif isinstance(expression, (ast.ListComp, ast.GeneratorExp)) and isinstance(expression.elt, ast.Name):
-        inner = [each.iter for each in expression.generators]
+def as_they_are(expression: ast.expr) -> set[str]:
+    """The variables that a value is, or that it has in it, with their graphs: ``state``, ``state[1]``, ``(h, c)``,
+    ``tuple(state)``, ``{"cell": c}``, and none of ``(h.detach(), c.detach())``. What a class makes of them is not
+    known."""
+    if isinstance(expression, (ast.Name, ast.Attribute, ast.Subscript)):
+        return _of_path(expression)
     found: set[str] = set()
-    for each in inner:
-        whole = each.value if isinstance(each, ast.Starred) else each
-        plain = not any(isinstance(part, ast.Call) for part in ast.walk(whole))
-        found |= _as_they_are(whole) or (_named(whole) if plain else set())
+    for each in parts_of(expression) if not is_made(expression) else ():
+        plain = not any(isinstance(part, ast.Call) for part in ast.walk(each))
+        found |= as_they_are(each) or (named_in(each) if plain else set())
     return found
 
 
-def _named(expression: ast.expr) -> set[str]:
+def _of_path(expression: ast.expr) -> set[str]:
+    """``state`` of ``state[1].cell``, where that may be a tensor with its graph."""
+    while isinstance(expression, (ast.Attribute, ast.Subscript)):
+        if isinstance(expression, ast.Attribute) and expression.attr in _BARE:
+            return set()
+        expression = expression.value
+    return {expression.id} if isinstance(expression, ast.Name) else set()
+
+
+def is_made(expression: ast.expr) -> bool:
+    """An object of a class: ``State(h, c)``."""
+    return called_name(expression)[:1].isupper()
+
+
+def parts_of(expression: ast.expr) -> list[ast.expr]:
+    """What a value is put together of: the items of a list, the values of a dict, the arguments of a class. None of
+    what is no container."""
+    inner: list[ast.expr | None] = []
+    if isinstance(expression, (ast.Tuple, ast.List)):
+        inner = [*expression.elts]
+    elif isinstance(expression, ast.Dict):
+        inner = [*expression.values]
+    elif isinstance(expression, ast.Call):
+        name = called_name(expression)
+        if ast.unparse(expression.func) in _CONTAINERS or is_made(expression) or name == "_replace":
+            inner = [*expression.args, *(each.value for each in expression.keywords)]
+        if name == "_replace" and isinstance(expression.func, ast.Attribute):
+            inner.append(expression.func.value)
+    elif isinstance(expression, (ast.ListComp, ast.GeneratorExp)) and isinstance(expression.elt, ast.Name):
+        inner = [each.iter for each in expression.generators]
+    return [each.value if isinstance(each, ast.Starred) else each for each in inner if each is not None]
+
+
+def named_in(expression: ast.expr) -> set[str]:
     return {each.id for each in ast.walk(expression) if isinstance(each, ast.Name)}

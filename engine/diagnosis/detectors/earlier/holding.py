@@ -80,6 +80,11 @@ def made_by(backend: Backend, value: Any) -> int | None:
         _release(graph)
 
 
+def holds(backend: Backend, value: Any, address: int) -> bool:
+    """Whether it is a tensor that the node at an address made, or has one in it."""
+    return address in (made_by(backend, each) for each in _tensors(backend, value, 2))
+
+
 def _reaches(backend: Backend, value: Any, address: int) -> bool:
     graph = backend.graph_of([value]) if backend.has_graph(value) else None
     if graph is None:
@@ -98,7 +103,8 @@ def _release(graph: Any) -> None:
 
 def _tensors(backend: Backend, value: Any, depth: int) -> Iterator[Any]:
     """The value, or those that a container has."""
-    if type(value) in (list, tuple, dict):
+    named = isinstance(value, tuple) and type(value).__iter__ is tuple.__iter__
+    if named or type(value) in (list, dict):
         if depth:
             for each in list(value.values() if isinstance(value, dict) else value)[:_MOST]:
                 yield from _tensors(backend, each, depth - 1)

@@ -14,6 +14,7 @@ from adbg.engine.backends.base import BackwardCall, OptimizerEvent
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.earlier.carried import cached, carried, kept_on
 from adbg.engine.diagnosis.detectors.earlier.holding import holding
+from adbg.engine.diagnosis.detectors.earlier.partly import Partly, partly
 from adbg.engine.diagnosis.detectors.earlier.together import Place, is_behind
 from adbg.engine.diagnosis.source import assigned_on
 from adbg.engine.diagnosis.values import is_library
@@ -57,6 +58,7 @@ class Joining(Detector):
         super().__init__(facts)
         self.earlier: collections.deque[Call] = collections.deque(maxlen=_MOST)
         self.begun = 0
+        self.partly: Partly | None = None  # what ``joined_at`` found last, where that is why
 
     def applied(self) -> bool:
         return self.begun > 1
@@ -131,6 +133,7 @@ class Joining(Detector):
         """The line that made what joins the graphs, in the function that carries it from one iteration to the next, and
         the variable that it gave it."""
         made, used = lines_of(call, link.older), lines_of(call, link.newer)
+        self.partly = None
         shared: list[SourceLine] = []
         for mine, theirs in zip(made, used):
             if (mine.file, mine.function) != (theirs.file, theirs.function):
@@ -147,6 +150,11 @@ class Joining(Detector):
         built = _built(made[len(shared) :], at_once=shared[-1] == used[len(shared) - 1])
         if built is not None:
             return built
+        for line in reversed(shared):
+            names = assigned_on(line.file, line.line)
+            self.partly = partly(self.facts.backend, call, link.older, line, names) if names else None
+            if self.partly is not None:
+                return self.partly.line, self.partly.target
         running = _running_functions()
         plain: tuple[SourceLine, str] | None = None
         for line in reversed(shared):

@@ -119,6 +119,13 @@ class SecondBackward(Joining):
             f"({place(older.forward)}) made {when}",
             f"backward {by.number} ({place(by.location)}) ran that part of the graph and freed what it had saved",
         ]
+        if self.partly is not None:
+            left = self.facts.some(self.partly.left)
+            return line, (
+                f"{left} in {what}, which is put together at {place(line)}, still belongs to the graph of an earlier "
+                f"iteration, which the backward at {place(by.location)} has freed: other parts are detached there, "
+                f"detach {left}, too"
+            ), evidence  # fmt: skip
         first = self._together(call, earlier, by, link.older)
         if first is not None or by.location != call.location or not by.stepped:
             found = self._carried(call, link, by, line, name) or self._before_loop(call)
