@@ -117,9 +117,15 @@ class BackwardError(Detector):
         self.facts.tell(
             Finding(
                 0, kind, "error", confidence, message, node=node, backward=call.number, forward=forward,
-                cause=self.facts.cause(cause), evidence=evidence, next=following,
+                cause=self.facts.cause(cause), evidence=evidence, next=following, victim_of=self._recomputed(text),
             )
         )  # fmt: skip
+
+    def _recomputed(self, text: str) -> int | None:
+        """The finding that a region computes something else the second time, where a checkpoint says so by this."""
+        if not re.search(r"checkpoint|recomput", text, re.I):
+            return None
+        return next((each.id for each in self.facts.findings.values() if each.kind == "recompute-differs"), None)
 
     def at_error(self, running: Running, error: BaseException) -> None:
         self.backward_end(running, error)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import os
-import re
 
 from adbg.engine.backends.base import RecomputeCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
+from adbg.engine.diagnosis.detectors.functions.regions import FRAMEWORKS, GENERATORS, Region, read_region
 from adbg.engine.diagnosis.source import assigned_before, inside, scope_at
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
@@ -24,11 +24,7 @@ _RANDOM = (
     "rrelu",
     "poisson",
 )
-# ``random.gauss``, ``np.random.rand``, ``self.rng.normal``, ``default_rng(0).random``
-_GENERATORS = re.compile(
-    r"(?:^|[._])(?:rng|random|default_rng|RandomState|generator)\b.*\.\w+$|^(?:randint|uniform|gauss)$"
-)
-_FRAMEWORKS = re.compile(r"(?:torch|paddle|F|nn)\.")
+_Origin = tuple[SourceLine, str]  # a line, and what it does
 
 
 @detector("recompute-differs")
@@ -39,7 +35,8 @@ class RecomputeDiffers(Detector):
     PyTorch also a number that each pass changes and that the region computes with, where no operator differs.
 
     Evidence: the first operator whose value differs between the two passes, with both norms; or the attribute, with its
-    values behind both passes.
+    values behind both passes. The cause is the only place in the source of the region, and of what it calls, that draws
+    numbers of Python's or NumPy's, or changes what it reads; the call of the checkpoint where there are several.
     Mistaken for: kernels that are not deterministic differ by less than 1e-4 and are not told; counters that no
     operator is given are not told; nor are statistics that each pass moves on (those of a BatchNorm), where nothing
     that a gradient goes through differs.
@@ -60,14 +57,20 @@ class RecomputeDiffers(Detector):
         cause: SourceLine | None = (
             call.line if (unrestored and (random or not by_operator)) or not by_operator else call.at
         )
-        if not unrestored and not random and not call.inputs_differ and cause is not None and by_operator:
-            cause = _drawn(cause) or cause
+        origin: _Origin | None = None
+        if not unrestored and not random and not call.inputs_differ:
+            drawn = _drawn(call.at) if call.at is not None else None
+            region = read_region(call.function) if drawn is None else Region()
+            origin = self._origin(call, region)
+            unsure = len(region.drawn) + len(region.changed) > 1
+            cause = drawn or (origin[0] if origin is not None else call.line if unsure else cause)
         where = _place(call.line)
         what = f"{name} at line {call.at.line}" if call.at is not None else name
         why = (
             "its random numbers are not restored (preserve_rng_state=False)"
             if unrestored and (random or not by_operator)
             else "what it was given was changed in place meanwhile" if call.inputs_differ
+            else origin[1] if origin is not None
             else "random numbers of Python or NumPy, or state that the first pass changed, are not restored"
         )  # fmt: skip
         facts.tell(
@@ -85,6 +88,26 @@ class RecomputeDiffers(Detector):
                 next=[*self._nodes(call), f"b {cause.file}:{cause.line}"] if cause is not None else [],
             )
         )  # fmt: skip
+
+    def _origin(self, call: RecomputeCall, region: Region) -> _Origin | None:
+        """The one thing that the region does by which its passes may differ: random numbers before state, which may be
+        of no use. The operator's own line where that has it."""
+        # Paddle restores the generators of Python and NumPy that all share, where it restores its own.
+        restored = self.facts.backend.name != "torch" and call.keywords.get("preserve_rng_state") is not False
+        drawn = {line: text for line, text, shared in region.drawn if not (shared and restored)}
+        if call.at in drawn:
+            drawn = {call.at: drawn[call.at]}
+        if len(drawn) == 1:
+            ((line, text),) = drawn.items()
+            return line, f"{text}() at {_place(line)} draws other numbers, which no checkpoint restores"
+        changed = {name: set(lines) for name, lines in region.changed.items()}
+        if drawn or len(changed) != 1:
+            return None
+        ((name, lines),) = changed.items()
+        if call.at is not None and f".{name.rpartition('.')[2]}" in self.facts.text_of(call.at):
+            return call.at, f"{name}, which the first pass changed, is not restored"
+        line = min(lines, key=lambda each: each.line)
+        return line, f"the first pass changed {name} at {_place(line)}, which is not restored"
 
     def _nodes(self, call: RecomputeCall) -> list[str]:
         """Only the older way of a checkpoint makes a node of the region."""
@@ -119,7 +142,7 @@ def _drawn(line: SourceLine) -> SourceLine | None:
             if found is None or found[0] >= line.line:
                 continue
             calls = [ast.unparse(each.func) for each in ast.walk(found[1]) if isinstance(each, ast.Call)]
-            if any(_GENERATORS.search(each) and not _FRAMEWORKS.match(each) for each in calls):
+            if any(GENERATORS.search(each) and not FRAMEWORKS.match(each) for each in calls):
                 return SourceLine(line.file, found[0], line.function)
     return None
 

@@ -21,6 +21,7 @@ from adbg.engine.outside import suppress
 from adbg.engine.types import SourceLine
 
 _MOST = 5_000  # results that are remembered
+_BETWEEN = 64  # operators behind one backward
 _MAKERS = {"full", "full_like", "tensor", "to_tensor", "as_tensor", "new_full", "fill_", "masked_fill", "where"}
 _TAKERS = {"tensor", "to_tensor", "as_tensor"}
 
@@ -75,6 +76,9 @@ class Ledger:
         self._searched = False  # for the holder of bad data: once
         self._quiet: dict[tuple[bool, bool], SourceLine | None] = {}
         self.backward: list[Made] = []  # made while this backward runs, by Python code in it
+        # Made of finite operands since, each with the parameter whose gradient went in.
+        self.between: list[tuple[Made, str]] = []
+        self._warned_before: frozenset[SourceLine] = frozenset()
 
     def of(self, tensor: Any) -> Made | None:
         """What is known of a tensor that is not finite."""
@@ -82,6 +86,28 @@ class Ledger:
         if known is not None and known[0]() is tensor:
             return known[1]
         return next((self._by_place[place] for place in self._places(tensor) if place in self._by_place), None)
+
+    def backward_begins(self) -> None:
+        self.backward.clear()
+        self.between.clear()
+        self._warned_before = self._warned()
+
+    def _warned(self) -> frozenset[SourceLine]:
+        return frozenset((*self._facts.warned.of(True), *self._facts.warned.of(False)))
+
+    def warned_since(self) -> SourceLine | None:
+        """The only line at which NumPy warned for the first time since the backward began."""
+        lines = self._warned() - self._warned_before
+        return next(iter(lines)) if len(lines) == 1 else None
+
+    def made_of_gradient(self, name: str, nan: int, inf: int, numel: int) -> Made | None:
+        """The operator behind the backward that made such a gradient of parameter ``name``, whose way from there is not
+        seen (through NumPy's memory, or a buffer): of that gradient, or the first with as many bad elements, or with
+        all of them among others'."""
+        alike = [made for made, of in self.between if of and of == name]
+        alike += [made for made, of in self.between if (made.nan, made.inf, made.numel) == (nan, inf, numel)]
+        alike += [made for made, _ in self.between if made.numel > numel and made.nan >= nan and made.inf >= inf]
+        return alike[0] if alike else None
 
     def at(self, line: SourceLine | None, iteration: int) -> Made | None:
         """What was not finite at a line, in the forward that belongs to the backward of ``iteration``."""
@@ -129,6 +155,12 @@ class Ledger:
         made = Made("operator", call.name, call.lines, nan, inf, meta.numel, values.shape_text(backend, result))
         made.iteration = self._facts.iteration
         parents, before = [], []
+        if (
+            call.name == "grad"
+            and len(call.arguments) == 1
+            and not any(map(any, map(backend.nonfinite, call.operands)))
+        ):
+            return self.of(result) or self._entered(call, result, nan, inf)
         for operand in call.operands:
             if operand is result or any(
                 operand is each for each in call.results
@@ -163,6 +195,9 @@ class Ledger:
         if made.kind == "constant":
             made.parents = ()  # no chain over all iterations of a table that is written to
         self._keep(result, made)
+        if made.kind == "operator" and not parents and not in_backward and len(self.between) < _BETWEEN:
+            name = next((name for each in before if (name := self._gradient_of(each))), "")
+            self.between.append((made, name))
         if in_backward:
             self.backward.append(made)
         elif call.lines:

@@ -46,7 +46,8 @@ class NonFinite(Detector):
     """Where NaN and infinities begin: the operator of the forward that made the first one of finite operands, the node
     that made one of finite gradients, a batch that had them, or the step since which a parameter has them.
 
-    Also gradients that are made so between backward and the step that uses them: divided by a count of 0, by a norm.
+    Also gradients that are made so between backward and the step that uses them: divided by a count of 0, by a norm,
+    cast to a type that they are too large for.
 
     Evidence: the values at the place (operands, what the node saved, the gradient that came in), counts, the losses
     before, and which parameters get it. Of a step that divides by 0: an ``eps`` that is 0 in the type of the second
@@ -151,7 +152,7 @@ class NonFinite(Detector):
         if len(running.chain) > 1:
             here.told = any(self._calls[each.serial].told for each in running.chain[:-1] if each.serial in self._calls)
             return
-        self._ledger.backward.clear()
+        self._ledger.backward_begins()
         self._origins.function = None
         self._before.ask()
         if not self._told and self._before.still():

@@ -226,12 +226,17 @@ class Origins:
         what = values.shape_text(self._facts.backend, gradient)
         made = self._ledger.of(gradient) or self._ledger.like(what, *counts)
         first = made.origin() if made is not None else None
+        if first is None or first.kind != "operator":
+            numel = self._facts.backend.meta(gradient).numel
+            first = self._ledger.made_of_gradient(self._facts.name_of(tensor), *counts, numel) or first
         line = first.line if first is not None and first.kind == "operator" else None
         if first is not None and "clip_grad" in first.name:  # NaN comes out where it went in
             told.append(f"{first.name} passes it on")
             line = None
         message = f"the gradient of {name} is made not finite between backward and step"
-        if first is not None and line is not None:
+        if (first is None or first.kind != "operator") and (line := self._ledger.warned_since()) is not None:
+            message += f", in `{Facts.text_of(line)}`: NumPy warns there"
+        elif first is not None and line is not None:
             message += f", in `{Facts.text_of(line)}`" + (f": {first.why}" if first.why else "")
             told += [*first.evidence, *self._stack(first.lines)]
         told.append("no node of the backward gave a gradient that is not finite")
