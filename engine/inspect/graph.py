@@ -13,6 +13,7 @@ from adbg.engine.graph.index import GraphIndex, index_of
 from adbg.engine.graph.nonfinite import count_nonfinite, maker_of, total
 from adbg.engine.graph.region import marks_of
 from adbg.engine.inspect.context import StopContext
+from adbg.engine.inspect.find import find_key
 from adbg.engine.inspect.value_text import norm_of
 from adbg.engine.outside import suppress
 from adbg.engine.protocol import messages as protocol
@@ -50,8 +51,7 @@ def graph_page(stop: StopContext, request: protocol.Graph) -> protocol.GraphBody
 def find_node(stop: StopContext, request: protocol.Find) -> protocol.FindBody:
     """Raises CommandError when no node or several have that name."""
     graph, _ = stop.graph()
-    index = index_of(graph)
-    return protocol.FindBody(index.position[index.find(graph, request.text)])
+    return protocol.FindBody(index_of(graph).position[find_key(stop, graph, request.text)])
 
 
 def gradient_path(stop: StopContext, request: protocol.Path) -> protocol.PathBody:

@@ -11,6 +11,7 @@ from adbg.engine.backends.base import BackwardCall, Graph, SavedValue
 from adbg.engine.errors import AdbgError, CommandError
 from adbg.engine.graph.index import GraphIndex, index_of
 from adbg.engine.inspect.context import StopContext
+from adbg.engine.inspect.find import find_key
 from adbg.engine.inspect.graph import position_in, state_of
 from adbg.engine.inspect.value_text import is_tensor, norm_of
 from adbg.engine.protocol import messages as protocol
@@ -30,7 +31,7 @@ def node_body(stop: StopContext, request: protocol.Node) -> protocol.NodeBody:
     graph, state = stop.graph()
     index = index_of(graph)
     if request.name:
-        key = index.find(graph, request.name)
+        key = find_key(stop, graph, request.name)
     elif request.index or stop.point.key is None:  # at no node: the first to run, at the end the last that ran
         key = index.key_at(request.index or min(max(position_in(stop, graph, state, index), 1), index.total))
     else:

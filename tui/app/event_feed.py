@@ -108,6 +108,7 @@ class EventFeed:
             events.Found: self._found,
             events.MemoryGrows: lambda event: self.main.say("\n".join(growth_lines(event.growth)), "warn"),
             events.Notice: self._notice,
+            events.Detached: lambda event: self._detached(),
             events.Exited: self._exited,
         }
 
@@ -221,6 +222,13 @@ class EventFeed:
         if self.main.banner.clear():
             self.main.relayout()
 
+    def _detached(self) -> None:
+        """The program runs on, unseen: nothing that is shown is of now, and no key steps it."""
+        self.main.bar.status.went_on()
+        self.main.set_past(bool(self.main.graph.model.total))
+        if self.main.banner.clear():
+            self.main.relayout()
+
     def _is_past(self) -> None:
         """The panels still show the last stop; not said of a step, which is over before it is read."""
         if self.debugger.stop is None and self.main.graph.model.total:
@@ -261,7 +269,8 @@ class EventFeed:
     def _breakpoints_changed(self, event: events.BreakpointsChanged) -> None:
         self.main.lists.show_breakpoints(event.breakpoints)
         unmet = [str(row.id) for row in event.breakpoints if row.met is False and row.enabled]
-        self._note("unmet", f"bp {','.join(unmet)} matches nothing so far" if unmet else "")
+        verb = "matches" if len(unmet) == 1 else "match"
+        self._note("unmet", f"bp {','.join(unmet)} {verb} nothing so far" if unmet else "")
         self._mark_lines()
         self.main.relist()
         self.reader.reread_graph()

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from adbg.engine.protocol.messages import NodeBody
     from adbg.tui.debugger.debugger import Debugger
 
-_GDB = {"b": "breakpoints", "t": "threads"}  # as in gdb, although ambiguous
+# As in gdb, although ambiguous; and as it is said in full.
+_ALSO = {"b": "breakpoints", "t": "threads", "parameters": "params", "parameter": "params"}
 # subject -> what it shows; those not handled here are answered by the agent (``adbg/info``)
 SUBJECTS = {
     "node": "one node: gradients, saved tensors, attributes, where it was made (`info node #12`)",
@@ -57,7 +58,7 @@ def info(debugger: Debugger, argument: str) -> CommandResult:
         return table_result(("subject", "shows"), [(f"info {name}", text) for name, text in SUBJECTS.items()])
     if word in ("profile", "profiles", "profilers"):
         raise CommandError(f"unknown subject {word!r}", "`profile` says how far one is, `profile list` which there are")
-    subject = _GDB.get(word) or choice_of(word, tuple(SUBJECTS), "subject")
+    subject = _ALSO.get(word) or choice_of(word, tuple(SUBJECTS), "subject")
     if subject == "node":
         return node_result(debugger, rest)
     if subject == "graph":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import linecache
 import os
 from dataclasses import replace
@@ -18,6 +19,7 @@ from adbg.tui.text.formatting import file_text, source_text
 if TYPE_CHECKING:
     from adbg.tui.debugger.debugger import Debugger
 
+_AROUND = 5  # lines on either side
 HEADS = {
     "enclosing": "inside the backward of",
     "forward": "made by the forward call (no locals: those frames are gone)",
@@ -135,11 +137,17 @@ def frames(debugger: Debugger, argument: str) -> CommandResult:
     return CommandResult(text, {"frames": "all" if all_ else "user"})
 
 
-@command("list", "l", group="stack", args="[FILE:]LINE | [N]", completes="file")
+@command("list", "l", group="stack", args="[FILE:]LINE | FIRST,LAST | [CLASS.]FUNCTION | [N]", completes="file")
 def list_(debugger: Debugger, argument: str) -> CommandResult:
-    """Show source lines around a line; by default that of the selected frame, or the forward line of the node."""
-    line = _line_to_list(debugger, argument)
-    text = source_text(line.file, line.line, before=5, after=5, mark=not argument or ":" not in argument)
+    """Show source lines around a line; by default that of the selected frame, or the forward line of the node.
+
+    FIRST,LAST and FUNCTION are looked for in the file of that line.
+    """
+    line, after = _line_to_list(debugger, argument), _AROUND
+    around = _AROUND
+    if "," in argument:
+        around, after = 0, int(argument.partition(",")[2]) - line.line
+    text = source_text(line.file, line.line, before=around, after=after, mark=not argument or argument.isdigit())
     if not text:
         raise CommandError(
             f"{file_text(line.file)}:{line.line} cannot be read", "the file may be on another machine or deleted"
@@ -164,9 +172,41 @@ def _line_to_list(debugger: Debugger, argument: str) -> SourceLine:
         raise CommandError("no source line is known here", "`where` shows the stack, `--stacks` records forward stacks")
     if not argument:
         return here
+    first, comma, last_wanted = argument.partition(",")
+    if comma:
+        lines = parse_lines(f"{here.file}:{first.strip()}-{last_wanted.strip()}", "list 20,30")
+        return SourceLine(here.file, lines.first, "")
     if not argument.isdigit():
-        raise CommandError(f"expected a line number, got {argument!r}", "for example: list 20, list model.py:20")
+        return _function_to_list(here.file, argument)
     last = len(linecache.getlines(here.file))
     if last and int(argument) > last:
         raise CommandError(f"{file_text(here.file)} has only {last} lines")
     return SourceLine(here.file, int(argument), "")
+
+
+def _function_to_list(file: str, name: str) -> SourceLine:
+    """Where ``def NAME``, or ``class NAME``, stands in a file; of a method with or without its class."""
+    found: list[tuple[str, int]] = []
+
+    def look(node: ast.AST, inside: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                path = f"{inside}{child.name}"
+                if f".{path}".endswith(f".{name}"):
+                    found.append((path, child.lineno))
+                look(child, f"{path}.")
+            else:
+                look(child, inside)
+
+    try:
+        look(ast.parse("".join(linecache.getlines(file))), "")
+    except (SyntaxError, ValueError, RecursionError):
+        found = []
+    if len(found) == 1:
+        return SourceLine(file, found[0][1], name)
+    if not found:
+        raise CommandError(
+            f"no function {name!r} in {file_text(file)}", "for example: list 20, list 20,30, list model.py:20"
+        )
+    some = ", ".join(path for path, _ in found[:5])
+    raise CommandError(f"{len(found)} functions are called {name!r}: {some}", "name one of them")

@@ -88,3 +88,49 @@ def test_what_is_missing_is_told_before_the_terminal_is(tmp_path: Path) -> None:
     assert outcome.status == 2 and "no such script" in outcome.stderr
     outcome = adbg("attach", "4194300")
     assert outcome.status == 2 and "no process 4194300" in outcome.stderr
+
+
+FROZEN = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.spare = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+def freeze(net):
+    for parameter in net.first.parameters():
+        parameter.requires_grad_(False)
+
+net = Net()
+freeze(net)
+net(torch.ones(2, 3)).sum().backward()
+"""
+
+
+def test_a_parameter_without_a_node_is_answered_with_the_reason(tmp_path: Path) -> None:
+    script = tmp_path / "frozen.py"
+    script.write_text(FROZEN)
+    lines = ("why first.weight", "info node param:spare.bias", "why second.bias", "why nobody.bias")
+    outcome = adbg("run", "--batch", "--json", "-b", "SumBackward0", *commands("c", *lines, "kill"), script)
+    frozen, unused, unknown = (str(error) for error in outcome.of("error"))
+    assert "parameter 'first.weight' has no node" in frozen and "requires_grad is False" in frozen
+    assert "parameter 'spare.bias' has no node" in unused and "nothing that this backward goes through" in unused
+    assert "no node 'nobody.bias' in this graph" in unknown
+    assert "AccumulateGrad#1" in texts(outcome, "why second.bias")[0]
+
+
+def test_functions_and_ranges_are_listed(tmp_path: Path) -> None:
+    script = tmp_path / "frozen.py"
+    script.write_text(FROZEN)
+    lines = ("list freeze", "list Net.forward", "list 5,7", "list nobody")
+    outcome = adbg("run", "--batch", "--json", "-b", "SumBackward0", *commands("c", *lines, "kill"), script)
+    assert [line["value"]["line"] for line in outcome.of("result") if "list" in line["command"]] == [13, 10, 5]
+    shown = [line.split()[0] for line in texts(outcome, "list 5,7")[0].splitlines()[1:]]
+    assert shown == ["5", "6", "7"]
+    (error,) = outcome.of("error")
+    assert "no function 'nobody'" in str(error)
