@@ -225,6 +225,9 @@ def iterations_text(count: int) -> str:
     return f"{count} iteration{'s' * (count != 1)}"
 
 
+_SEVERAL = 8  # iterations: "not-optimized" and "no-gradient" tell in the sixth and the eighth
+
+
 def examined_lines(examined: Sequence[Examined], progress: Progress, found: bool) -> list[str]:
     """What could not be looked at, a line a reason, then what was. Without a backward that is next to nothing, and no
     kind is listed as not found."""
@@ -245,6 +248,8 @@ def examined_lines(examined: Sequence[Examined], progress: Progress, found: bool
         lines.append(f"not found, in {seen}: {len(clear)} other kind{'s' * (len(clear) > 1)} of findings")
     elif clear:
         lines.append(f"looked for in {seen}, and not found: {', '.join(clear)}")
+        if progress.iterations < _SEVERAL:
+            lines.append(f"what only several iterations show (what grows, what stays away) needs {_SEVERAL} or so")
     if away and not found:
         lines.append(f"nothing there to look at: {', '.join(away)}")
     return lines

@@ -157,8 +157,10 @@ def test_what_was_looked_at() -> None:
         "could not look for c, e: no stacks",
         "could not look for d: it failed",
         "looked for in 3 iterations, and not found: a",
+        "what only several iterations show (what grows, what stays away) needs 8 or so",
         "nothing there to look at: b",
     ]
+    assert not any("several" in line for line in examined_lines(examined, Progress(8), False))
     assert examined_lines(examined, ended, True)[-1] == "not found, in 3 iterations: 1 other kind of findings"
     assert examined_lines(examined[:2], Progress(0), False) == [], "no kind is listed as looked for"
     assert "no backward was called" in examined_lines(examined[:2], Progress(0), True)[0]
