@@ -17,6 +17,7 @@ from adbg.engine.types import SourceLine
 GATES = {
     "relu", "threshold", "relu6", "hardtanh", "hardswish", "hardsigmoid", "clamp", "elu", "sigmoid", "tanh",
     "softmax", "logsoftmax", "maxpool2dwithindices", "maxpool2d", "pool2d", "where", "maskedfill", "gelu", "silu",
+    "maximum", "minimum",
 } | RECURRENT  # fmt: skip
 FLAT = {"sign", "round", "floor", "ceil", "trunc", "fix", "heaviside", "frac"}  # their derivative is 0 everywhere
 

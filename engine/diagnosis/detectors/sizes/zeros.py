@@ -12,6 +12,7 @@ from adbg.engine.diagnosis.detectors.graphs.rounded import Rounded
 from adbg.engine.diagnosis.detectors.numbers import values
 from adbg.engine.diagnosis.detectors.sizes import products, recurrent
 from adbg.engine.diagnosis.detectors.sizes.biases import LowBiases
+from adbg.engine.diagnosis.detectors.sizes.bounds import Bounds, HeldLeaves
 from adbg.engine.diagnosis.detectors.sizes.sizes import (
     FLAT,
     GATES,
@@ -32,7 +33,7 @@ _SMALL = 1e-9  # of what flows in: what leaves a saturated operator is as good a
 _UNDERFLOWN = 1e-4  # norm: elements around the smallest numbers of float16
 _LEAVES = 40  # looked at in one backward
 
-_HINGES = ("relu", "threshold", "clamp", "hardtanh")
+_HINGES = ("relu", "threshold", "clamp", "hardtanh", "maximum", "minimum")
 _DEAD = ("relu", "threshold", "relu6")
 _WHY = {
     "relu": "all units are dead: every input of this ReLU is negative",
@@ -45,6 +46,8 @@ _WHY = {
     "clamp": "every input is outside of its bounds, where its derivative is 0",
     "hardtanh": "every input is outside of its bounds, where its derivative is 0",
     "relu6": "every input is outside of 0 to 6, where its derivative is 0",
+    "maximum": "the other one is always larger",
+    "minimum": "the other one is always smaller",
     "where": "its other branch is always taken",
     "maskedfill": "all of it is masked",
 }
@@ -72,8 +75,9 @@ class _Seen:
 @detector("zero-gradient")
 class ZeroGradient(Detector):
     """Parameters whose gradient is exactly zero in every iteration that was looked at, and the operator at which it
-    becomes zero: dead ReLU units, saturated sigmoid, tanh or softmax, clamp outside of its bounds, rounding and sign, a
-    product of two parameters that were both initialised with zeros.
+    becomes zero: dead ReLU units, saturated sigmoid, tanh or softmax, clamp outside of its bounds, a maximum or minimum
+    whose other side is always taken, rounding and sign, a product of two parameters that were both initialised with
+    zeros.
 
     Where a bias was initialised so far below 0 that this alone makes a ReLU dead, that line is the cause.
 
@@ -93,6 +97,8 @@ class ZeroGradient(Detector):
         self._seen: dict[Place, _Seen] = {}
         self._sizes: dict[int, dict[int, Size]] = {}  # by serial of the call, then by node
         self._biases = LowBiases(facts)
+        self._bounds = Bounds(facts)
+        self._held = HeldLeaves(facts)
         self._inputs = recurrent.Inputs(facts)
         self._single: set[SourceLine] = set()  # lines of a softmax over one element
         facts.shared[ZeroGradient] = self
@@ -100,6 +106,8 @@ class ZeroGradient(Detector):
     def operator(self, call: OperatorCall) -> None:
         if call.error is None:
             self._biases.look(call)
+            self._bounds.look(call)
+            self._held.look(call)
             self._inputs.look(call)
             if call.name.strip("_") == "softmax" and call.results and call.lines:
                 read = values.stats(self.facts.backend, call.results[0])
@@ -125,7 +133,7 @@ class ZeroGradient(Detector):
         for key, size in sizes.items():
             if not call.is_accumulate(key):
                 continue
-            name = self.facts.leaf_at(call, key)
+            name = self.facts.leaf_at(call, key) or self._held.name_at(call, key)
             if not name:
                 continue
             leaf = self._leaves.setdefault(name, _Leaf())
@@ -231,7 +239,7 @@ class ZeroGradient(Detector):
         looks = zip(seen.iterations[:6], seen.entering, seen.leaving)
         evidence = [f"iteration {at}: norm {a:.4g} flows in, {b:.4g} leaves" for at, a, b in looks]
         evidence.append(f"gradient of {Facts.some(names, 6)}: 0 in all {looked} iterations that were looked at")
-        evidence += seen.origin.evidence
+        evidence += [*self._bounds.at(place.forward), *seen.origin.evidence]
         if meant:
             evidence.append(meant)
         elif confidence < 0.5:
