@@ -140,6 +140,7 @@ class NotOptimized(LoopDetector):
         self._told: dict[str, int] = {}  # kind -> id of what was told early
         self._old: frozenset[int] = frozenset()  # ids of stale tensors of that
         self._shown: list[Leaf] = []  # whom it is about
+        self._stale_held: list[Held] = []  # and what the optimizer holds in its place
         self._until = 4  # iteration up to which every backward is looked at
 
     def begins(self, running: Running) -> None:
@@ -217,7 +218,8 @@ class NotOptimized(LoopDetector):
             self.facts.take_back(self._told[kind])
 
     def _alive(self) -> bool:
-        return all(leaf.ref() is not None for leaf in self._shown)
+        shown = [*(leaf.ref for leaf in self._shown), *(held.ref for held in self._stale_held)]
+        return all(ref() is not None for ref in shown)
 
     def _tell_all(self, early: bool = False) -> None:
         """What was told is told again with what the run showed since. A note waits for the end."""
@@ -227,13 +229,23 @@ class NotOptimized(LoopDetector):
                 finding = replace(finding, id=known.id, iteration=known.iteration)
             if early and finding.severity == "note":
                 continue
+            if finding.kind == "not-optimized" and not early:
+                finding = replace(finding, victim_of=self._frozen())
             told = self._told[finding.kind] = self.facts.tell(finding)
             if finding.kind == "stale-parameters":
                 self._fold(told)
 
+    def _frozen(self) -> int | None:
+        """The finding that all that an optimizer holds is frozen: a flag set the wrong way round freezes what is held,
+        and has what is not held take gradients."""
+        for each in self.facts.findings.values():
+            if each.kind == "frozen-in-optimizer" and each.severity == "error":
+                return each.id
+        return None
+
     def _judge(self) -> None:
         self._found.clear()
-        self._old, self._shown = frozenset(), []
+        self._old, self._shown, self._stale_held = frozenset(), [], []
         stepping = [each for each in self.ledger.optimizers.values() if each.steps >= 2]
         if not stepping:
             return
@@ -244,7 +256,7 @@ class NotOptimized(LoopDetector):
         optimizer = max(stepping, key=lambda each: each.steps)
         stale = [held for each in stepping for held in self._stale(each, found)]
         if stale:
-            self._shown = found
+            self._shown, self._stale_held = found, stale
             self._tell_stale(stepping, stale, found)
             return
         known = self._known()

@@ -101,7 +101,25 @@ Stages(LENGTHS).run()
 KEPT = GONE.replace("CAUSE", "and the optimizer with it").replace(
     "self.net.grow(2)", "self.net.grow(2); self.optimizer = sgd(self.net.parameters())"
 )  # fmt: skip
+# The model lives on as the program ends, and what held the old head is gone.
+RETURNED = (
+    GROWN[: GROWN.index("optimizer =")]
+    + """
+def tune(net):
+    optimizer = TORCH_OR_PADDLE  # CAUSE
+    net.head = nn.Linear(6, 4)
+    before = float(net.head.weight.sum())
+    for _ in range(60):
+        loss = (net(noise(8, 4)) - 1).square().mean()
+        optimizer.CLEAR()
+        loss.backward()
+        optimizer.step()
+    print("moved", float(net.head.weight.sum()) != before)
+tune(net)
+"""
+)
 PROGRAMS = {
+    "returned": RETURNED,
     "in stages": GONE.replace("LENGTHS", "[120, 120, 120]"),
     "late and short": GONE.replace("LENGTHS", "[150, 30]"),
     "stages with optimizers": KEPT.replace("LENGTHS", "[120, 120, 120]"),
@@ -131,11 +149,11 @@ each = pytest.mark.parametrize(
 
 
 @each
-@pytest.mark.parametrize("name", ["wider", "as wide", "called", "early", "in stages", "late and short"])
+@pytest.mark.parametrize("name", ["wider", "as wide", "called", "early", "in stages", "late and short", "returned"])
 def test_the_old_one_is_stepped(runs: dict[str, Run], name: str) -> None:
     assert "moved False" in runs[name].plain, "it is as the program says"
     message = runs[name].check_first("stale-parameters")["message"]
-    assert ("had trained" in message) == (name != "early"), message
+    assert ("had trained" in message) == (name not in ("early", "returned")), message
 
 
 @each
