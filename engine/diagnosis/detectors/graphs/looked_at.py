@@ -218,6 +218,8 @@ def _handed_on(nodes: list[ast.AST], name: str) -> bool:
             return True
         elif isinstance(node, ast.Call) and any(_is(each, name) for each in node.args):
             called = getattr(node.func, "attr", "")
+            if _is(getattr(node.func, "value", None), name):
+                continue
             if called.endswith("_") or called in ("set_value", "append", "assign", "set"):
                 return True
     return False
