@@ -86,7 +86,7 @@ class Events(Observer):
         where they are many."""
         for running, told in list(self._live.items()):
             try:
-                batch = running.call.so_far(told)
+                batch = running.call.collected(told)
             except own(Exception):  # it was released meanwhile
                 batch = None
             if batch is None or running not in self._live:

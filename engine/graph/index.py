@@ -125,7 +125,7 @@ class GraphIndex:
             close = closest_names(text, [*survey.names, *(name for kind, name in survey.places if kind == "param")])
             hint = "closest: " + ", ".join(close) if close else "`info names` lists the names in this graph"
             raise CommandError(f"no node {text!r} in this graph of {self.total} nodes", hint)
-        some = ", ".join(f"#{self.position[key]} {graph.unique_name(key)}" for key in found[:5])
+        some = ", ".join(f"#{self.position[key]} {graph.describe(key).unique_name}" for key in found[:5])
         more = ", ..." if len(found) > 5 else ""
         raise CommandError(f"{len(found)} nodes are called {text!r}: {some}{more}", "name one of them")
 
@@ -235,7 +235,7 @@ class _Survey:
             if not name_matches(text, name, fold=fold):
                 continue
             for key in keys:
-                unique = graph.unique_name(key)
+                unique = graph.describe(key).unique_name
                 if name_matches(text, name, unique, fold):
                     found.append(key)
                 if text in (name, unique):

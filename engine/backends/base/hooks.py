@@ -115,19 +115,15 @@ class BackwardCall(Graph):
         the backend, or this call, has no way to."""
         return False
 
-    def collected(self) -> NodeBatch | None:
+    def collected(self, start: int | None = None) -> NodeBatch | None:
         """What was written down since the last time; None where nothing is. On the call's thread, or on one parked
-        inside it."""
+        inside it. With ``start``: what lies behind the first ``start`` of that, and stays; on any thread, while the
+        nodes run; None before it was first asked for without."""
         return None
 
     def stood(self, ns: int) -> None:
         """This thread stood so long at a stop, or waited for one: no work of the node that runs, in what is written
         down."""
-
-    def so_far(self, start: int) -> NodeBatch | None:
-        """Behind the first ``start`` of what ``collected`` would give now, which stays; None before the first
-        ``collected``, and where nothing is written down. On any thread, while the nodes run."""
-        return None
 
     def twin(self, shapes: bool) -> Hashable:
         """Of a call whose nodes are collected: equal for two whose graphs have the same nodes, stacks, edges and

@@ -82,9 +82,6 @@ class WalkedGraph(Graph):
     def describe(self, key: int) -> NodeInfo:
         return self.info(key, ALL_FACTS)
 
-    def unique_name(self, key: int) -> str:
-        return self.info(key, ("unique_name",)).unique_name
-
     def names(self) -> Sequence[str]:
         return sorted({self.name(key) for key in range(len(self.walk()))})
 

@@ -92,17 +92,16 @@ class PaddleCall(PaddleGraph, BackwardCall):
             self._written = begin(self, norms)
         return self._written is not None
 
-    def collected(self) -> NodeBatch | None:
-        return self._written.take(self) if self._written is not None else None
+    def collected(self, start: int | None = None) -> NodeBatch | None:
+        written = self._written
+        if written is None:
+            return None
+        return written.take(self) if start is None else written.so_far(start)
 
     def stood(self, ns: int) -> None:
         noted = core()
         if noted is not None:
             noted.module.stood(ns)
-
-    def so_far(self, start: int) -> NodeBatch | None:
-        written = self._written
-        return written.so_far(start) if written is not None else None
 
     def twin(self, shapes: bool) -> Hashable:
         return self._written.twin(shapes) if self._written is not None else None

@@ -259,7 +259,11 @@ class PaddleGraph(WalkedGraph):
         stack = self.forward_stack(key)[0] if "forward_stack" in needs else ()
         module: str | None = None
         if "module" in needs:
-            module = self.module(key) if not accumulate else parameter and parameter.rpartition(".")[0]
+            module = (
+                _module(self.services, self.walk()[key])
+                if not accumulate
+                else parameter and parameter.rpartition(".")[0]
+            )
         return NodeInfo(
             key=key,
             name=self.name(key),
@@ -270,11 +274,6 @@ class PaddleGraph(WalkedGraph):
             accumulate=accumulate,
             compiled=self.printed()[key] in COMPILED,
         )
-
-    def module(self, key: int) -> str | None:
-        stacks, node = self.services.stacks, self.walk()[key]
-        told = self.services.modules.told(stacks.text(node))
-        return told if told is not None else stacks.layer(node)
 
     def parameter(self, key: int) -> tuple[str | None, Any]:
         """(name, tensor) of an accumulate node; (None, None) where its tensor is no parameter of a Layer seen so
@@ -417,3 +416,8 @@ def root_addresses(tensors: Sequence[Any]) -> Sequence[int]:
 def root_tensors(tensors: Sequence[Any]) -> list[Any]:
     """Those that were made by a node. A leaf has none: its gradient is its own."""
     return [tensor for tensor in tensors if tensor is not None and not tensor.stop_gradient and not tensor.is_leaf]
+
+
+def _module(services: Services, node: Any) -> str | None:
+    told = services.modules.told(services.stacks.text(node))
+    return told if told is not None else services.stacks.layer(node)

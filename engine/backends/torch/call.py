@@ -79,7 +79,7 @@ class TorchCall(TorchGraph, BackwardCall):
 
     @property
     def core(self) -> Core:
-        return self._services.core
+        return self.services.core
 
     @property
     def root_outputs(self) -> tuple[Any, ...]:
@@ -100,16 +100,15 @@ class TorchCall(TorchGraph, BackwardCall):
             self.written = events.begin(self.core, far, self._outputs, norms)
         return self.written is not None
 
-    def collected(self) -> NodeBatch | None:
-        return self.written.take(self.order, bool(self._wanted)) if self.written is not None else None
+    def collected(self, start: int | None = None) -> NodeBatch | None:
+        written = self.written
+        if written is None:
+            return None
+        return written.take(self.order, bool(self._wanted)) if start is None else written.so_far(start)
 
     def stood(self, ns: int) -> None:
         if self.core.module is not None:
             self.core.module.stood(ns)
-
-    def so_far(self, start: int) -> NodeBatch | None:
-        written = self.written
-        return written.so_far(start) if written is not None else None
 
     def twin(self, shapes: bool) -> Hashable:
         if self.written is None or self._wanted:

@@ -108,7 +108,7 @@ def _freed(graph: TorchGraph) -> Iterator[tuple[int, str]]:
     since. What this backward ran is freed too; but of a graph that ran, no node is younger than its root was.
     """
     freed = [key for key in _at_hand(graph) if _is_freed(graph, key)]
-    root = graph.last_root()
+    root = graph.services.last_root()
     old = [key for key in freed if _older(graph, key, root)]
     if old:
         yield old[0], _link(graph, old[0], root)

@@ -46,7 +46,7 @@ class TorchGraph(WalkedGraph):
         # Where nobody released it. Not ``__del__``: that would run at the end of released ones too, and lose what a
         # signal handler of the program's raises in it.
         self._unreleased: weakref.ref[TorchGraph] | None = None
-        self._services = services
+        self.services = services
         self._edges: list[tuple[tuple[Any, int], ...]] = []  # next_functions by key, once someone needed them all
         self._ordinals: list[int] | None = None
         self._wanted_run = False
@@ -64,7 +64,7 @@ class TorchGraph(WalkedGraph):
         """The whole graph walked by the extension, where it can; the keys are those of ``walk``, which may be cut."""
         if self._far is None and not self._far_tried and self._root_nodes:
             self._far_tried = True
-            found = self._services.core.walk(list(dict.fromkeys(self._root_nodes)))
+            found = self.services.core.walk(list(dict.fromkeys(self._root_nodes)))
             self._far = CoreWalk(found) if found is not None else None
         return self._far
 
@@ -89,7 +89,7 @@ class TorchGraph(WalkedGraph):
         seen = set(nodes)
         seen.add(None)  # an edge that leads nowhere
         todo = iter(nodes)  # grows while it is followed
-        touched = self._services.touched
+        touched = self.services.touched
         first = touched.first()
         _follow(todo, seen, nodes, keep, first)
         if len(nodes) < first:
@@ -107,13 +107,6 @@ class TorchGraph(WalkedGraph):
             )
         return nodes
 
-    def verdicts_of(self, plan: Any) -> dict[type, dict[int, bool]]:
-        """What ``plan.info`` said so far, by type and number of the stack; while modules have the names they had."""
-        services = self._services
-        if services.verdicts[0] is not plan or services.verdicts[1] != SHOWN.version:
-            services.verdicts = (plan, SHOWN.version, {})
-        return services.verdicts[2]
-
     def kinds(self) -> frozenset[str] | None:
         """Framework names of all nodes, 25 ns a node. None where some types do not tell it, or one is that of an
         ``autograd.Function`` (Python code, which may call backward within)."""
@@ -126,10 +119,6 @@ class TorchGraph(WalkedGraph):
         ):
             return None
         return frozenset([kind.__name__ for kind in types])
-
-    def last_root(self) -> int | None:
-        """The number of the youngest root that an earlier backward of this thread used up."""
-        return self._services.last_root()
 
     @property
     def root_nodes(self) -> Sequence[Any]:
@@ -242,7 +231,7 @@ class TorchGraph(WalkedGraph):
         return node_name(self.node(key))
 
     def groups(self) -> Sequence[int] | None:
-        if self.far is None or self._services.stacks.ever_by_anomaly:
+        if self.far is None or self.services.stacks.ever_by_anomaly:
             return None
         return self.far.groups()
 
@@ -292,7 +281,7 @@ class TorchGraph(WalkedGraph):
         return self._far.type_of(key) if self._far is not None else type(self.node(key))
 
     def _trace(self, key: int) -> ForwardTrace | NativeTrace | None:
-        stacks = self._services.stacks
+        stacks = self.services.stacks
         if self._far is not None:
             found = stacks.trace_numbered(self._far.stack(key))
             if found is not None or not stacks.ever_by_anomaly:
@@ -303,14 +292,14 @@ class TorchGraph(WalkedGraph):
         if variable is not None:  # an accumulate node is made where its parameter is first used: its owner says more
             parameter = self._parameter(variable)
             return parameter.rpartition(".")[0] if parameter is not None else None
-        return self._services.stacks.path_of(self._trace(key))
+        return self.services.stacks.path_of(self._trace(key))
 
     def _parameter(self, variable: Any) -> str | None:
-        name = self._services.modules.parameter_name(variable)
+        name = self.services.modules.parameter_name(variable)
         if name is None and not self._named:
             self._named = True
-            self._services.modules.refresh()
-            name = self._services.modules.parameter_name(variable)
+            self.services.modules.refresh()
+            name = self.services.modules.parameter_name(variable)
         return name
 
     def edges(self, key: int) -> Sequence[Edge]:
@@ -324,7 +313,7 @@ class TorchGraph(WalkedGraph):
 
     def saved(self, key: int) -> Sequence[SavedValue]:
         with private.unseen():  # handing out a saved output detaches it
-            values = torch_saved.saved(self.node(key), self._services.fields)
+            values = torch_saved.saved(self.node(key), self.services.fields)
             if any(value.state is ValueState.CORRUPTED for value in values):
                 values = [self._with_writer(key, value) for value in values]
         return values
@@ -340,13 +329,13 @@ class TorchGraph(WalkedGraph):
 
     def line_of(self, node: Any) -> SourceLine | None:
         """The forward line of any node, also of one that is not in this graph."""
-        stacks = self._services.stacks
+        stacks = self.services.stacks
         trace = stacks.trace(node)
         lines = stacks.user_lines([trace])[0] if trace is not None else ()
         return lines[0] if lines else None
 
     def attributes(self, key: int) -> Mapping[str, str]:
-        return torch_saved.attributes(self.node(key), self._services.fields)
+        return torch_saved.attributes(self.node(key), self.services.fields)
 
     def input_meta(self, key: int) -> Sequence[TensorMeta]:
         return [slot_meta(slot) for slot in private.input_metadata(self.node(key)) or ()]
@@ -354,7 +343,7 @@ class TorchGraph(WalkedGraph):
     def forward_stack(self, key: int) -> tuple[Sequence[SourceLine], str]:
         known = self._known_lines().get(key)
         if known is None:
-            stacks = self._services.stacks
+            stacks = self.services.stacks
             trace = self._trace(key)
             if trace is None:
                 return (), no_stack(stacks)
@@ -369,7 +358,7 @@ class TorchGraph(WalkedGraph):
     def read_all_stacks(self) -> None:
         """Turn the captures of all nodes into lines at once: 1.2 us each instead of 28. The extension's stacks are many
         nodes' each, and cost nothing one by one."""
-        stacks = self._services.stacks
+        stacks = self.services.stacks
         if self.far is not None and not stacks.ever_by_anomaly:
             return
         known = self._known_lines()
@@ -397,7 +386,7 @@ class TorchGraph(WalkedGraph):
         return nodes[key]
 
     def address(self, key: int) -> int:
-        return self.far.address(key) if self.far is not None else self._services.core.address(self.node(key))
+        return self.far.address(key) if self.far is not None else self.services.core.address(self.node(key))
 
     def is_accumulate(self, key: int) -> bool:
         return self.name(key) == ACCUMULATE

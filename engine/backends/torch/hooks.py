@@ -122,7 +122,7 @@ class TorchHooks(Hooks):
         module is that of their parameter, one by one."""
         graph, info = self.graph, plan.info
         assert info is not None
-        known = graph.verdicts_of(plan)
+        known = graph.services.verdicts_of(plan)
         apart = (SHARED_TYPE, ACCUMULATE) if plan.needs & {"module", "parameter"} else (SHARED_TYPE,)
         alone = bytes(kind.__name__ in apart for kind in far.types)
 

@@ -18,6 +18,7 @@ from adbg.engine.backends.torch.stacks import Stacks
 from adbg.engine.backends.torch.tensors import short_dtype
 from adbg.engine.backends.torch.touched import SMALL, Ledger
 from adbg.engine.outside import own, suppress
+from adbg.engine.own_files import SHOWN
 from adbg.engine.types import TensorMeta
 
 _MOST_THREADS = 256
@@ -37,6 +38,12 @@ class Services:
         #: By thread, the highest number of a root whose backward ended and retained nothing. Numbers grow in a thread.
         self.last_roots: dict[int, int] = {}
         self.calls: Calls  # those that the extension passes over
+
+    def verdicts_of(self, plan: Any) -> dict[type, dict[int, bool]]:
+        """What ``plan.info`` said so far, by type and number of the stack; while modules have the names they had."""
+        if self.verdicts[0] is not plan or self.verdicts[1] != SHOWN.version:
+            self.verdicts = (plan, SHOWN.version, {})
+        return self.verdicts[2]
 
     def note_root(self, roots: Sequence[Any]) -> None:
         """A backward from these tensors ended well and retained nothing (0.4 us)."""

@@ -63,7 +63,7 @@ class Written:
         return batch
 
     def so_far(self, start: int) -> NodeBatch | None:
-        """See ``BackwardCall.so_far``: the order of execution is known once something was taken."""
+        """See ``BackwardCall.collected``: the order of execution is known once something was taken."""
         places = self._taken
         if not places:
             return None
