@@ -156,9 +156,13 @@ class InPlace(Detector):
         if named:
             self._untracked.wrote(call, line, value, where)
         leaf = self.facts.title_of(value) or "a parameter" if value.is_leaf and value.requires_grad else ""
+        # An operator's own node is made behind its write, and saves what that made.
+        own = named and call.grad_mode and not value.is_leaf and self.facts.backend.has_graph(value)
+        mark = self.facts.backend.made_so_far()
+        mark = mark - 1 if mark is not None and own else mark
         self._writes.append(
             Write(self._clock, call.name, line, where, before, after, shape(value), leaf,
-                  self.facts.iteration, named, self.facts.backend.made_so_far(), span_of(value))
+                  self.facts.iteration, named, mark, span_of(value))
         )  # fmt: skip
 
     # ---- the symptoms
