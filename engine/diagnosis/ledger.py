@@ -73,7 +73,8 @@ class Held:
 class Optimizer:
     """``blind``: not every backward since its last step was followed. ``rates``: (lowest, highest) at each step.
     ``followed``: steps of which every backward was, ``at_once``: the last one is such. ``rewound``: steps that were
-    undone before the next one, behind a backward that ran with what they had made."""
+    undone before the next one, behind a backward that ran with what they had made. ``stepped``: the last iteration in
+    which it stepped."""
 
     key: int
     ref: weakref.ref[Any] | None
@@ -82,6 +83,7 @@ class Optimizer:
     held: list[Held]
     step_line: SourceLine | None = None
     steps: int = 0
+    stepped: int = 0
     followed: int = 0
     at_once: bool = False
     blind: bool = True
@@ -223,6 +225,7 @@ class Ledger:
 
     def _step(self, known: Optimizer, event: OptimizerEvent) -> None:
         known.step_line = event.line
+        known.stepped = self.facts.iteration
         if not known.steps:
             known.variable = variable_of(event.optimizer, event.line)
             if known.variable.name and len(self.optimizers) > 1:

@@ -42,8 +42,8 @@ class LateBinding(Detector):
     with the value of the last turn (another layer's mask, another layer's name).
 
     Evidence: the hooks of that line share one variable, which was another object when all but the last were registered.
-    Mistaken for: a variable of an outer loop, or one that code behind the loop sets (a step counter), which a hook is
-    to see as it is then: only what the innermost loop around the registration sets counts. A default argument
+    Mistaken for: a variable of a loop that trains, or one that code behind the loop sets (a step counter), which a hook
+    is to see as it is then: only hooks that are registered between two backwards are compared. A default argument
     (``lambda g, mask=mask:``), ``functools.partial`` and a function that makes the hook bind it at once (not told).
     Cost: the variables of each hook that is registered, once.
     """
@@ -54,12 +54,15 @@ class LateBinding(Detector):
         super().__init__(facts)
         self._names: dict[tuple[SourceLine, types.CodeType], list[str]] = {}
         self._bound: dict[tuple[SourceLine, types.CodeType], list[_Bound]] = {}
+        self._seen = False
         self._new: set[tuple[SourceLine, types.CodeType]] = set()  # with hooks that nobody looked at yet
         self._ran: set[SourceLine] = set()  # where hooks were registered that gave a gradient back
-        self._told: dict[SourceLine, tuple[int, types.CodeType, str, int]] = {}  # number of the finding, what it says
+        self._told: dict[
+            SourceLine, tuple[int, types.CodeType, str, int, int]
+        ] = {}  # number of the finding, what it says
 
     def applied(self) -> bool:
-        return bool(self._bound)
+        return self._seen
 
     def hook(self, call: HookCall) -> None:
         line, hook = call.registered, call.hook
@@ -77,6 +80,7 @@ class LateBinding(Detector):
             if len(self._names) >= _LINES:
                 return
             names = self._names[key] = sorted(_looked_up(hook, line) & _set_by_loop(line))
+        self._seen = True
         bound = self._bound.setdefault(key, []) if names else []
         if bound and bound[-1].hook() is hook:
             return  # told twice, as below a mode of torch's functions
@@ -95,20 +99,21 @@ class LateBinding(Detector):
     def iteration_end(self) -> None:
         new, self._new = self._new, set()
         for line, code in new:
-            bound = self._bound[line, code]
+            # Those of later iterations are another loop's turns: a loop that trains may well use its own step.
+            bound = self._bound.pop((line, code))
             if line in self._told or len({each.target for each in bound}) < 2:
                 continue
             for name in self._names[line, code]:
-                others = [each for each in bound[:-1] if each.changed(name)]
                 # The last one sees what it was registered with: else something behind the loop set it.
-                if others and len(others) == len(bound) - 1 and not bound[-1].changed(name):
-                    self._tell(line, code, name, len(bound))
+                others = sum(each.changed(name) for each in bound)
+                if others and not bound[-1].changed(name):
+                    self._tell(line, code, name, len(bound), others)
                     break
 
     def end(self) -> None:
         self.iteration_end()
 
-    def _tell(self, line: SourceLine, code: types.CodeType, name: str, count: int) -> None:
+    def _tell(self, line: SourceLine, code: types.CodeType, name: str, count: int, others: int) -> None:
         facts = self.facts
         before = self._told[line][0] if line in self._told else 0
         changes = line in self._ran
@@ -121,14 +126,14 @@ class LateBinding(Detector):
                 f"value of the last turn; bind it as a default argument, {name}={name}",
                 cause=facts.cause(line),
                 evidence=[
-                    f"{name!r} was another object when {count - 1} of these {count} hooks were registered",
+                    f"{name!r} was another object when {others} of these {count} hooks were registered",
                     f"it is looked up when a hook runs, in the code at {used}",
                     *(["the hooks change gradients"] if changes else []),
                 ],
                 next=["info graph"],
             )
         )  # fmt: skip
-        self._told[line] = (number, code, name, count)
+        self._told[line] = (number, code, name, count, others)
 
 
 _GONE: Any = object()
@@ -167,15 +172,16 @@ def _variables(hook: types.FunctionType) -> dict[str, Any]:
 
 
 def _set_by_loop(line: SourceLine) -> set[str]:
-    """The variables that each turn of the innermost loop around that line sets: its own, and those of its body."""
+    """The variables that the loops around that line set: their own, and those of their bodies."""
     scope = scope_at(line.file, line.line)
     loops = [
         node for node in inside(scope) if isinstance(node, _Loop) and node.lineno <= line.line <= (node.end_lineno or 0)
     ] if scope is not None else []  # fmt: skip
-    if not loops:
-        return set()
-    loop = min(loops, key=lambda node: ((node.end_lineno or 0) - node.lineno, -node.col_offset))
-    if isinstance(loop, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
-        targets = [each.target for each in loop.generators]
-        return {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
-    return {name for node in (loop, *inside(loop)) for name in assigned_names(node)}
+    found: set[str] = set()
+    for loop in loops:
+        if isinstance(loop, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+            targets = [each.target for each in loop.generators]
+            found |= {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
+        else:
+            found |= {name for node in (loop, *inside(loop)) for name in assigned_names(node)}
+    return found

@@ -11,6 +11,7 @@ from adbg.engine.diagnosis.values import is_library
 from adbg.engine.types import SourceLine
 
 _SPECIAL = frozenset({"__setitem__", "index_put_", "set_data", "set_value", "_inplace_assign", "_share_buffer_to"})
+_KEEP = frozenset({"requires_grad_", "detach_", "share_memory_", "rename_", "resize_", "retain_grad_"})  # no element
 _SIGNS = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "truediv": "/", "subtract": "-", "multiply": "*", "divide": "/",
     "pow": "**", "matmul": "@",
@@ -28,6 +29,8 @@ def plain(name: str) -> str:
 
 def writes(call: OperatorCall) -> list[Any]:
     """The tensors that it writes into, as far as its name and its arguments say."""
+    if call.name in _KEEP:
+        return []
     if call.name in _SPECIAL:
         return list(call.operands[:1])
     if call.name.endswith("_") and not call.name.endswith("__"):

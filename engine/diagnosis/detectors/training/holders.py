@@ -254,10 +254,12 @@ class NotOptimized(LoopDetector):
         if not found:
             return
         optimizer = max(stepping, key=lambda each: each.steps)
-        stale = [held for each in stepping for held in self._stale(each, found)]
+        # One of an earlier stage, which held the old ones too, has not stepped since these are there.
+        later = [each for each in stepping if each.stepped > min(map(min, (leaf.seen for leaf in found)))]
+        stale = [held for each in later for held in self._stale(each, found)]
         if stale:
             self._shown, self._stale_held = found, stale
-            self._tell_stale(stepping, stale, found)
+            self._tell_stale(later, stale, found)
             return
         known = self._known()
         loose = [leaf for leaf in found if (id(leaf.ref()) not in known if known else not leaf.name)]

@@ -125,9 +125,29 @@ def smooth(grad):
 LAYERS[0].weight.register_hook(smooth)
 fit(12)
 """
-BUGGY = {"mask": MASK, "names": NAMES, "rates": RATES, "setdefault": SETDEFAULT, "cached": CACHED}
-HEALTHY = {"default": DEFAULT, "factory": FACTORY, "outer": OUTER, "momentum": MOMENTUM}
-NOTED = ("default", "factory", "momentum")  # that hooks change gradients
+# The variable is that of the outer one of two loops.
+NESTED = """
+def slower(layers):
+    for depth, layer in enumerate(reversed(layers)):
+        factor = 0.5 ** depth
+        for parameter in layer.parameters():
+            parameter.register_hook(lambda grad: grad * factor)  # CAUSE
+slower(LAYERS)
+fit(12)
+"""
+# A loop that trains, and hooks that are to see its own step.
+TRAINING = """
+def train():
+    for step in range(4):
+        handles = [layer.weight.register_hook(lambda grad: grad * (1.0 + step)) for layer in LAYERS]
+        fit(2)
+        for handle in handles:
+            handle.remove()
+train()
+"""
+BUGGY = {"nested": NESTED, "mask": MASK, "names": NAMES, "rates": RATES, "setdefault": SETDEFAULT, "cached": CACHED}
+HEALTHY = {"default": DEFAULT, "factory": FACTORY, "outer": OUTER, "momentum": MOMENTUM, "training": TRAINING}
+NOTED = ("default", "factory", "momentum", "training")  # that hooks change gradients
 EARLIER = ("setdefault", "cached")
 
 
