@@ -218,12 +218,11 @@ class _Survey:
                 self._place(first[group], count)
 
     def _place(self, node: NodeInfo, count: int) -> None:
-        if node.parameter:
-            self.parameters[node.key] = node.parameter
         if node.module:
             self.places["module", node.module] += count
         if node.parameter:
             self.places["param", node.parameter] += count
+            self.parameters[node.key] = node.parameter
         if node.forward is not None:
             self.places["line", f"{node.forward.file}:{node.forward.line}"] += count
 

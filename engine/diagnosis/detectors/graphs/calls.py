@@ -11,7 +11,7 @@ from adbg.engine.diagnosis.values import is_library
 from adbg.engine.types import SourceLine
 
 _SPECIAL = frozenset({"__setitem__", "index_put_", "set_data", "set_value", "_inplace_assign", "_share_buffer_to"})
-_KEEP = frozenset({"requires_grad_", "detach_", "share_memory_", "rename_", "resize_", "retain_grad_"})  # no element
+_KEEP = frozenset({"requires_grad_", "detach_", "share_memory_", "rename_", "retain_grad_"})  # no element
 _SIGNS = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "truediv": "/", "subtract": "-", "multiply": "*", "divide": "/",
     "pow": "**", "matmul": "@",

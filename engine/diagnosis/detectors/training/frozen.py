@@ -14,6 +14,7 @@ from adbg.engine.diagnosis.detectors.training.source import freezing, place
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.diagnosis.ledger import Held, Ledger, Optimizer
 from adbg.engine.diagnosis.source import tree_of
+from adbg.engine.diagnosis.values import is_library
 from adbg.engine.diagnosis.variables import made_at
 from adbg.engine.outside import suppress
 from adbg.engine.protocol.messages import Finding
@@ -186,6 +187,6 @@ def files_of(ledger: Ledger, optimizer: Optimizer) -> list[str]:
     for seen in ledger.modules.values():
         with suppress(Exception):
             file = os.path.abspath(vars(type(seen.ref()))["__init__"].__code__.co_filename)
-            if f"{os.sep}site-packages{os.sep}" not in file:
+            if not is_library(file):
                 found[file] = None
     return list(found)
