@@ -65,6 +65,10 @@ class Detector(Watcher):
         """Whether there was anything to look at: an optimizer, a custom function, ..."""
         return True
 
+    def listens(self, event: str) -> bool:
+        """Whether anything happens here on the event of that name."""
+        return getattr(type(self), event) is not getattr(Detector, event)
+
     # ---- backwards; on the thread that runs them
     def backward_begin(self, running: Running) -> None: ...
 

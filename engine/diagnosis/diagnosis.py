@@ -10,6 +10,8 @@ two statements of the program's, on its own thread, and what detectors are told 
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Collection, Iterable, Iterator
 from threading import get_ident
 from typing import Any
@@ -241,6 +243,7 @@ class _OfBackend(Watcher):
         self._all = list(self._made(classes))
         self._working = list(self._all)
         self._calls: dict[str, list[tuple[Detector, Callable[..., None]]]] = {}
+        self._heard: list[Need] = []  # what each wanted as ``_calls`` was made
         self._listen()
         self.taps: Observation = facts.backend.observe(self)
 
@@ -258,8 +261,7 @@ class _OfBackend(Watcher):
 
     def _listen(self) -> None:
         for event in (*_TOLD, *_WATCHED):
-            plain = getattr(Detector, event)
-            calls = [(each, getattr(each, event)) for each in self._working if getattr(type(each), event) is not plain]
+            calls = [(each, getattr(each, event)) for each in self._working if each.listens(event)]
             if event == "operator":  # one detector may want them in an iteration in which others do not
                 calls = [call for call in calls if Need.OPERATORS in self._needs_of(call[0])]
             self._calls[event] = calls
@@ -308,11 +310,11 @@ class _OfBackend(Watcher):
     def _have(self) -> None:
         """Have the taps in that the detectors need now."""
         self.facts.other_needs = False
-        needs = Need.NOTHING
-        for each in self._working:
-            needs |= self._needs_of(each)
-        self._listen()
-        self._want(needs)
+        needs = [self._needs_of(each) for each in self._working]
+        if needs != self._heard:  # else who is told what is as before; to find out takes 0.2 ms
+            self._heard = needs
+            self._listen()
+        self._want(functools.reduce(operator.or_, needs, Need.NOTHING))
 
     def _want(self, needs: Need) -> None:
         try:

@@ -5,9 +5,9 @@
 
 CPU time of a step over that of plain Python, stacks of the forward included, medians of interleaved rounds, one thread.
 "own": the framework's own check (torch's detect_anomaly, Paddle's FLAGS_check_nan_inf). "first second": an iteration
-that is not sampled, while every operator's result is still looked at for NaN; "steady": the same behind that second, as
-nearly all iterations of a run are; "sampled": one that is, and every one with --deep. Paddle's own check takes 400
-steps' time, hence a step each in three rounds.
+that is not sampled, while every operator's result is still looked at for NaN; "steady": the same behind that second
+and behind an optimizer's first steps, as nearly all iterations of a run are; "sampled": one that is, and every one with
+--deep. Paddle's own check takes 400 steps' time, hence a step each in three rounds.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from workload import Workload
 
 from adbg.engine.diagnosis.detectors.numbers.nonfinite import NonFinite
 from adbg.engine.diagnosis.diagnosis import Diagnosis
+from adbg.engine.diagnosis.ledger import FIRST
 from adbg.engine.session.session import Session
 
-BETWEEN = 100  # no iteration from here to 127 is sampled
+BETWEEN = 70  # no iteration from here to 127 is sampled
 
 
 class _Silent:
@@ -59,6 +60,8 @@ class Bench:
             of.ended()
         if spent:
             step()  # the last in which they are looked at
+            for _ in range(FIRST):  # an optimizer's first steps are followed closely
+                step()
         yield
         made.stop(here=True)
         self.session.unobserve(made)

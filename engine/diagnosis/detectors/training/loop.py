@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from adbg.engine.diagnosis.facts import Facts
 
 
+#: Event -> what is overridden here in its place.
+_INNER = {"backward_begin": "begins", "backward_end": "ends", "optimizer": "happens", "module_begin": "forward"}
+
+
 class LoopDetector(Detector):
     """Override ``begins``, ``ends``, ``happens`` and ``forward``: the ledger knows of the event by then."""
 
@@ -25,6 +29,16 @@ class LoopDetector(Detector):
 
     def applied(self) -> bool:
         return bool(self.ledger.optimizers)
+
+    def listens(self, event: str) -> bool:
+        inner = _INNER.get(event)
+        if (
+            inner is None
+            or self.ledger.feeder is self
+            or getattr(type(self), event) is not getattr(LoopDetector, event)
+        ):
+            return super().listens(event)
+        return getattr(type(self), inner) is not getattr(LoopDetector, inner)
 
     def begins(self, running: Running) -> None:
         """An outermost backward that adds to ``.grad`` begins."""
