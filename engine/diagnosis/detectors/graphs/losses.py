@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, detector
@@ -33,21 +33,28 @@ _MADE = {
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """What met: both sizes; ``both``: both carry gradients; ``column``: the line that gave the longer one its axis."""
+    """What met: both sizes; ``both``: both carry gradients; ``column``: the line that gave the longer one its axis;
+    ``target``: neither carries gradients, and the shape of what came out; ``met``: what that was compared with, or
+    multiplied by (``weighs``)."""
 
     shapes: str
     both: bool
     column: SourceLine | None
     outer: bool
+    target: tuple[int, ...] = ()
+    met: str = ""
+    weighs: bool = False
 
 
 @detector("loss-broadcast")
 class LossBroadcast(Detector):
     """A prediction of shape (N, 1) meets a target of shape (N,): the difference is N x N, every prediction against
-    every target, and the mean of that is no loss; training then finds the mean of all targets.
+    every target, and the mean of that is no loss; training then finds the mean of all targets. Where the two meet in
+    a target (a reward of (N,) and a value of (N, 1), without gradients), and a prediction of N meets that.
     Evidence: the shapes of both, of what came out, and the line that reduced it.
     Mistaken for: distances between all pairs, which are no finding where the line itself makes the column
-    (x.unsqueeze(1) - y), where a table of both sizes meets the result, or between tensors of one rank. A note where
+    (x.unsqueeze(1) - y), where a table of both sizes meets the result, or between tensors of one rank. Where neither
+    carries gradients, no finding before a prediction is compared with the result. A note where
     both sides are learnt, as in a ranking loss of every positive against every negative; a warning where the column was
     made by an unsqueeze elsewhere, and of products and sums.
     Cost: in sampled iterations a look at the shapes of each operator's operands.
@@ -74,8 +81,11 @@ class LossBroadcast(Detector):
             known = self._outer.of(operand)
             if known is None:
                 continue
+            if known.what.target and self._compared(known, call, name):
+                return
             if name in _REDUCTIONS and _one(result):
-                self._tell(known, call)
+                if not known.what.target:
+                    self._tell(known, call)
             elif shape(result) == shape(operand):
                 self._outer.put(result, known.what, known.name, known.line)
             return
@@ -86,18 +96,36 @@ class LossBroadcast(Detector):
         long, short = (one, other) if len(one) > len(other) else (other, one)
         if len(long) != len(short) + 1 or not short or long[-1] != 1 or long[:-1] != short or short[0] < 2:
             return
-        if not (first.requires_grad or second.requires_grad) or self._related(first, second):
+        if self._related(first, second):
             return
         line = line_of(call.lines)
         column = self._columns.of(first if one is long else second)
         if column is not None and column.line == line and name not in _PAIRED:
             return
         both = first.requires_grad and second.requires_grad
-        what = _Pair(f"{one} and {other}", both, column.line if column is not None else None, name in _OUTER)
+        target = () if first.requires_grad or second.requires_grad else tuple(shape(result))
+        what = _Pair(f"{one} and {other}", both, column.line if column is not None else None, name in _OUTER, target)
         if name in _PAIRED and _one(result):
+            if target:
+                return
             self._tell(Marked(None, what, call.name, line), call)
         else:
             self._outer.put(result, what, call.name, line)
+
+    def _compared(self, known: Marked[_Pair], call: OperatorCall, name: str) -> bool:
+        """Whether a prediction of one size meets the table that a target became; it is told, or goes on as a loss."""
+        rows = known.what.target[-1]
+        for each in call.operands:
+            single = [size for size in shape(each) if size != 1] == [rows]
+            if single and each.requires_grad and name in _DIFFERENCES | _PAIRED | _OUTER:
+                met = f"{list(shape(each))} at {place(line_of(call.lines))}"
+                what = replace(known.what, target=(), met=met, weighs=name in _OUTER)
+                if name in _PAIRED and _one(call.results[0]):
+                    self._tell(replace(known, what=what), call)
+                else:
+                    self._outer.put(call.results[0], what, known.name, known.line)
+                return True
+        return False
 
     def _meets_table(self, call: OperatorCall) -> bool:
         """Whether what has both sizes meets another of these sizes that no such broadcast made: then a table of all
@@ -123,7 +151,11 @@ class LossBroadcast(Detector):
             f"{call.name} at {place(reduced)} reduces it to one number",
             "reshape one of them: target.unsqueeze(1), or prediction.squeeze(1)",
         ]
-        severity, sure = ("warning", 0.7) if pair.column is not None or pair.outer else ("error", 0.9)
+        if pair.met:
+            evidence.insert(1, f"what came out meets what is learnt, of {pair.met}")
+            evidence[-1] = "give both one shape before they meet: unsqueeze(1) of the short one, or squeeze(1)"
+        warned = ((pair.column is not None or pair.outer) and not pair.met) or pair.weighs
+        severity, sure = ("warning", 0.7) if warned else ("error", 0.9)
         if pair.both:
             severity, sure = "note", 0.45
             evidence.append("both are learnt: whether each is meant to meet every other decides it, as in a ranking")
