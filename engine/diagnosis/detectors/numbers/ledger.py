@@ -170,6 +170,8 @@ class Ledger:
                     parents.append(known[1].origin())
                 continue
             bad = backend.nonfinite(operand)
+            if any(bad) and parents and _is_statistic(call, operand):
+                continue
             if any(bad):
                 parents.append((self.of(operand) or self._entered(call, operand, *bad)).origin())
             else:
@@ -392,6 +394,11 @@ def _of_masked(name: str) -> str:
     if "softmax" in name or "attention" in name:
         return "a row that is -inf everywhere: all of it is masked, and softmax has nothing to choose from"
     return "infinities that stand for a mask were computed with"
+
+
+def _is_statistic(call: OperatorCall, operand: Any) -> bool:
+    """A running mean or variance: where a batch that is not finite goes in, it is read after it was written."""
+    return "_norm" in call.name and operand is not call.operands[0] and not operand.requires_grad
 
 
 def _scalars(call: OperatorCall) -> list[float]:
