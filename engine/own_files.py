@@ -1,9 +1,11 @@
-"""Which source files are adbg's own, and whether a framework's are shown. Any thread."""
+"""Which source files are adbg's own, which a library's, and whether a framework's are shown. Any thread."""
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
+import sysconfig
 
 _PACKAGES = ("adbg", "adbg.engine", "adbg.tui", "adbg.profiles")  # in a checkout each is a folder of its own
 
@@ -12,6 +14,20 @@ def own_folders() -> tuple[str, ...]:
     """The folders of adbg's imported packages, each with a trailing separator."""
     files = [getattr(sys.modules.get(name), "__file__", None) for name in _PACKAGES]
     return tuple(os.path.dirname(os.path.abspath(file)) + os.sep for file in files if file)
+
+
+@functools.lru_cache(4096)
+def is_library(file: str) -> bool:
+    """Installed, or Python's own."""
+    return f"{os.sep}site-packages{os.sep}" in file or os.path.abspath(file).startswith(_libraries())
+
+
+@functools.cache
+def _libraries() -> tuple[str, ...]:
+    """Not by ``site``: that is being imported while adbg is brought in, and whoever imports it on another thread
+    waits."""
+    paths = sysconfig.get_paths()
+    return tuple({os.path.abspath(paths[each]) + os.sep for each in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 class ShownFrames:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import ast
-import functools
-import os
 import re
-import sysconfig
 import types
 from typing import Any
 
@@ -14,12 +11,10 @@ from adbg.engine.backends.base import Backend
 from adbg.engine.diagnosis.source import assigned_before, expression_at, function_named, parameters_of
 from adbg.engine.frames import local, locals_of
 from adbg.engine.outside import own, suppress
+from adbg.engine.own_files import is_library as is_library
 from adbg.engine.python.user_code import USER, framework_roots, owner_of, source_line
 from adbg.engine.types import SourceLine
 
-# Not by ``site``: that is being imported while adbg is brought in, and whoever imports it on another thread waits.
-_LIBRARIES = tuple({os.path.abspath(each) + os.sep for each in map(
-    sysconfig.get_paths().__getitem__, ("stdlib", "platstdlib", "purelib", "platlib"))})  # fmt: skip
 _MISSING = object()
 _OF_VALUES = re.compile(
     r"\b(?:nans?|infs?)\b|\bfinite\b|invalid value|constraint|converge|positive[- ](?:semi-?)?definite|singular|"
@@ -36,12 +31,6 @@ def is_users(frame: types.FrameType) -> bool:
 def is_of_values(text: str) -> bool:
     """An exception says that numbers are not finite, or out of a range: nothing of shapes or types."""
     return _OF_VALUES.search(text) is not None
-
-
-@functools.lru_cache(4096)
-def is_library(file: str) -> bool:
-    """Installed, or Python's own."""
-    return f"{os.sep}site-packages{os.sep}" in file or os.path.abspath(file).startswith(_LIBRARIES)
 
 
 def steps_of(error: BaseException) -> list[Step]:

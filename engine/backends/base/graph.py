@@ -35,6 +35,7 @@ class Graph(abc.ABC):
 
     note: str = ""  # what is missing ("walk capped at 30,000 nodes: ..."), for the UI
     truncated: bool = False  # the walk was cut: more nodes than ``count`` run, and the rest is never seen
+    wanted: tuple[Any, ...] = ()  # the inputs whose gradients alone are asked for, until the call has ended; none: all
     left_out: Sequence[Any] = ()  # values given to ``graph_of`` whose graphs a backward has used up
     # What ``engine/graph`` made of it. Not in a WeakKeyDictionary: its Python function would run as the graph goes, in
     # the program's thread, and what a signal handler of the program's raises there is lost.

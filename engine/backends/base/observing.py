@@ -101,7 +101,7 @@ class FunctionCall:
     results: Any
     line: SourceLine | None
     error: BaseException | None = None
-    versions: tuple[int | None, ...] = ()  # of ``arguments`` before a forward, where they are tensors
+    versions: tuple[int | None, ...] = ()  # of ``arguments`` before it ran, where they are tensors
     probe: Probe | None = None  # of a forward: checks its derivative on copies
 
 

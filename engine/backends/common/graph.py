@@ -33,7 +33,7 @@ class WalkedGraph(Graph):
         self._producers: list[tuple[int, ...]] | None = None
         self._consumers: Counter[int] | None = None
         self._order: list[int] | None = None
-        self._wanted: tuple[Any, ...] = ()  # where gradients of some inputs alone are asked for: those
+        self.wanted = ()
         self.note = ""
 
     # ---- a backend's own
@@ -87,5 +87,5 @@ class WalkedGraph(Graph):
 
     def _drop_nodes(self) -> None:
         self._index = {}
-        self._wanted = ()
+        self.wanted = ()
         roots_first(self._nodes)

@@ -41,7 +41,7 @@ class PaddleCall(PaddleGraph, BackwardCall):
         location: SourceLine | None,
     ) -> None:
         super().__init__(roots, services)
-        self._wanted = tuple(inputs)
+        self.wanted = tuple(inputs)
         self.number = number
         self.thread = threading.get_ident()
         self.parent = parent

@@ -138,11 +138,6 @@ class PaddleGraph(WalkedGraph):
             counted.learn(self.walk(), printed)
         return frozenset(framework_name(name) for name in set(printed))
 
-    @property
-    def wanted(self) -> tuple[Any, ...]:
-        """The inputs of ``paddle.grad``."""
-        return self._wanted
-
     def release(self) -> None:
         self._below = []
         self._root_tensors, self._made = [], []
@@ -175,7 +170,7 @@ class PaddleGraph(WalkedGraph):
         return self._root_tensors
 
     def count(self) -> int:
-        if self._order is None and not self._wanted:  # all nodes below the roots run, and a count needs no walk
+        if self._order is None and not self.wanted:  # all nodes below the roots run, and a count needs no walk
             survey = self.survey()
             if survey is not None:
                 return survey.count
@@ -185,7 +180,7 @@ class PaddleGraph(WalkedGraph):
         if self._order is None:
             producers = self.producers()
             printed = self.printed()
-            needed = needed_nodes(self._wanted_keys(), producers) if self._wanted else None
+            needed = needed_nodes(self._wanted_keys(), producers) if self.wanted else None
             self._order = execution_order(
                 [self.index[node] for node in self.root_nodes],
                 producers.__getitem__,
@@ -198,7 +193,7 @@ class PaddleGraph(WalkedGraph):
         """Keys of the nodes where the gradients of ``inputs=`` arrive: of a leaf, its accumulate node."""
         native = symbols.native()
         keys = []
-        for value in self._wanted:
+        for value in self.wanted:
             node = node_of(value)
             key = self.index.get(node) if node is not None else None
             if node is None and native is not None:

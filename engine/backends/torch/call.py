@@ -64,7 +64,7 @@ class TorchCall(TorchGraph, BackwardCall):
         self.create_graph = arguments.create_graph
         self.location = location
         self.task: int | None = None
-        self._wanted = arguments.inputs
+        self.wanted = arguments.inputs
         self._wanted_run = arguments.accumulate
         self._outputs = arguments.outputs
         self._entry_point = entry_point
@@ -104,14 +104,14 @@ class TorchCall(TorchGraph, BackwardCall):
         written = self.written
         if written is None:
             return None
-        return written.take(self.order, bool(self._wanted)) if start is None else written.so_far(start)
+        return written.take(self.order, bool(self.wanted)) if start is None else written.so_far(start)
 
     def stood(self, ns: int) -> None:
         if self.core.module is not None:
             self.core.module.stood(ns)
 
     def twin(self, shapes: bool) -> Hashable:
-        if self.written is None or self._wanted:
+        if self.written is None or self.wanted:
             return None
         return self.written.twin if shapes else self.written.kin
 

@@ -185,17 +185,17 @@ class TorchGraph(WalkedGraph):
 
     def count(self) -> int:
         """Without the order (1.2 us a node) where everything that was walked will run."""
-        return len(self.order()) if self._wanted else self.size()
+        return len(self.order()) if self.wanted else self.size()
 
     def order(self) -> Sequence[int]:
-        if self._order is None and not self._wanted and self.far is not None:
+        if self._order is None and not self.wanted and self.far is not None:
             self._order = self.far.order()
         if self._order is None:
             nodes = self.walk()
             producers = self.producers()
             needed: frozenset[int] | None = None
             captured: frozenset[int] = frozenset()
-            if self._wanted:
+            if self.wanted:
                 wanted = self._wanted_keys()
                 needed = needed_nodes(wanted, producers, self._wanted_run)
                 captured = frozenset() if self._wanted_run else frozenset(wanted)
@@ -217,7 +217,7 @@ class TorchGraph(WalkedGraph):
             if variable is not None:
                 leaves[id(variable)] = key
         keys: list[int] = []
-        for value in self._wanted:
+        for value in self.wanted:
             node = private.attribute_grad_fn(value) if isinstance(value, torch.Tensor) else getattr(value, "node", None)
             found = leaves.get(id(value)) if node is None else self.index.get(node)
             if found is not None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import types
 
 from adbg.engine.backends.common.user_files import FrameFilter
+from adbg.engine.own_files import is_library
 from adbg.engine.types import SourceLine
 
 _MOST = 6  # lines of one call
+_RUN = 3  # lines of libraries in a row that are kept
 _DEEP = 100  # frames looked at
 
 
@@ -20,7 +22,7 @@ class UserLines:
         self._known: dict[tuple[types.CodeType, int], SourceLine | None] = {}
 
     def __call__(self, frame: types.FrameType | None) -> tuple[SourceLine, ...]:
-        """Innermost first."""
+        """Innermost first; of a library's lines in a row the innermost three: a deep copy calls itself eight deep."""
         found: list[SourceLine] = []
         known = self._known
         looked = 0
@@ -30,7 +32,7 @@ class UserLines:
                 line = known[place]
             except KeyError:
                 line = known[place] = self._line(frame)
-            if line is not None:
+            if line is not None and not (is_library(line.file) and _only_libraries(found[-_RUN:])):
                 found.append(line)
             frame = frame.f_back
             looked += 1
@@ -40,3 +42,7 @@ class UserLines:
         code = frame.f_code
         file = self._files.user_file(code.co_filename)
         return SourceLine(file, frame.f_lineno, code.co_name) if file is not None else None
+
+
+def _only_libraries(lines: list[SourceLine]) -> bool:
+    return len(lines) == _RUN and all(is_library(each.file) for each in lines)

@@ -70,7 +70,7 @@ class FunctionsTap(Tap):
         function = args[0]
         if self._probe.running or not self._is_users(function) or not paddle.in_dynamic_mode():
             return None
-        versions = tuple([each.inplace_version if tensors.is_tensor(each) else None for each in args[1:]])
+        versions = tuple([_version(each) for each in args[1:]])
         line = self._frames.live_line(frame)
         call = FunctionCall("forward", function, None, args[1:], kwargs, None, line, None, versions, self._probe)
         self._calls().append(call)
@@ -104,7 +104,8 @@ class FunctionsTap(Tap):
         function = getattr(args[0], "_forward_cls", None)
         if self._probe.running or function is None or not self._is_users(function):
             return None
-        return FunctionCall("backward", function, args[0], args[1:], {}, None, None)
+        versions = tuple([_version(each) for each in args[1:]])
+        return FunctionCall("backward", function, args[0], args[1:], {}, None, None, None, versions)
 
     def _backward_ended(self, call: FunctionCall, result: Any, error: BaseException | None) -> None:
         call.results, call.error = result, error
@@ -118,6 +119,10 @@ class FunctionsTap(Tap):
                 self._watcher.function(call)
             finally:
                 private.set_has_grad(recorded)
+
+
+def _version(value: Any) -> int | None:
+    return value.inplace_version if tensors.is_tensor(value) else None
 
 
 def _plain_apply(function: type, *args: Any, **kwargs: Any) -> Any:

@@ -85,7 +85,8 @@ class FunctionsTap(Tap):
         function = getattr(args[0], "_forward_cls", None)
         if self._probe.running or function is None or not self._is_users(function):
             return None
-        return FunctionCall("backward", function, args[0], args[1:], {}, None, None)
+        versions = tuple([_version(each) for each in args[1:]])
+        return FunctionCall("backward", function, args[0], args[1:], {}, None, None, None, versions)
 
     def _backward_ended(self, call: FunctionCall, result: Any, error: BaseException | None) -> None:
         call.results, call.error = result, error

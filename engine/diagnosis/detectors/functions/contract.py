@@ -6,25 +6,18 @@ import ast
 import functools
 import math
 import os
-from collections.abc import Iterator
 from typing import Any
 
 from adbg.engine.backends.base import FunctionCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.functions.attributes import Attributes, Replaced
 from adbg.engine.diagnosis.detectors.functions.derivatives import argument_name
-from adbg.engine.diagnosis.detectors.functions.effects import plain_code
-from adbg.engine.diagnosis.source import called_name, function_named, inside
+from adbg.engine.diagnosis.detectors.functions.writes import line_with, writes_to
 from adbg.engine.protocol.messages import Finding, FoundAt
 from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
 
-_WRITERS = frozenset({"set_value", "copy_"})
 _FILLERS = frozenset({"append", "extend", "insert", "update", "setdefault"})
-_VIEWS = frozenset({
-    "view", "reshape", "flatten", "squeeze", "unsqueeze", "transpose", "permute", "t", "narrow", "select", "detach",
-    "view_as", "expand", "unbind", "data",
-})  # fmt: skip
 
 
 @detector("function-input-overwritten", "function-keeps-output", "silent-overwrite")
@@ -85,20 +78,20 @@ class Contract(Detector):
                 f"{name}.forward writes into its input {argument} and neither marks it with ctx.mark_dirty nor "
                 "returns it: gradients are computed of the value that it had before",
                 [f"{argument} is at version {backend.version_of(value)} after {name}.forward, at {before} before it"],
-                _writes_to(call.function, argument),
+                writes_to(call.function, argument),
             )  # fmt: skip
         kept = getattr(call.context, "__dict__", None)
         # Where the context is the node itself: Paddle lets go of a context as its backward has run.
         own_node = backend.node_address(call.context) is not None
         for attribute, value in list(kept.items()) if isinstance(kept, dict) and own_node else ():
             if any(backend.is_tensor(each) and any(each is result for result in results) for each in _held(value)):
-                filled = _line_with(call.function, functools.partial(_fills, attribute))
+                filled = line_with(call.function, functools.partial(_fills, attribute))
                 self._tell(
                     call, "function-keeps-output", "warning", 0.88, attribute,
                     f"{name}.forward keeps its own result as ctx.{attribute}: the result and its node keep each "
                     "other, and the graph is never freed; use ctx.save_for_backward",
                     [f"ctx.{attribute} {'holds' if filled is not None else 'is'} what forward returned"],
-                    filled or _line_with(call.function, functools.partial(_sets, attribute)),
+                    filled or line_with(call.function, functools.partial(_sets, attribute)),
                 )  # fmt: skip
         if self.facts.sampled and isinstance(kept, dict):
             self._attributes.keep(call, kept, results)
@@ -112,7 +105,7 @@ class Contract(Detector):
         ]
         for changed in self._attributes.changed(running):
             name = changed.function.__name__
-            line = _line_with(changed.function, functools.partial(_sets, changed.attribute))
+            line = line_with(changed.function, functools.partial(_sets, changed.attribute))
             if (changed.function, f"silent-overwrite {changed.attribute}") in self._told:
                 continue
             self._told.add((changed.function, f"silent-overwrite {changed.attribute}"))
@@ -196,68 +189,6 @@ class Contract(Detector):
                 evidence=evidence, next=[f"b *{call.function.__name__}*"],
             )
         )  # fmt: skip
-
-
-def _nodes(function: type) -> Iterator[tuple[str, ast.AST]]:
-    for method in ("forward", "setup_context"):
-        code = plain_code(function, method)
-        tree = function_named(code.co_filename, code.co_firstlineno) if code is not None else None
-        for node in inside(tree) if tree is not None else ():
-            yield os.path.abspath(code.co_filename), node
-
-
-def _line_with(function: type, wanted: Any) -> SourceLine | None:
-    found = [(node.lineno, file) for file, node in _nodes(function) if hasattr(node, "lineno") and wanted(node)]
-    return SourceLine(found[0][1], min(found)[0], "forward") if found else None
-
-
-def _writes_to(function: type, argument: str) -> SourceLine | None:
-    """Where forward writes into an argument, or into a view that it made of it."""
-    names = {argument}
-    for _, node in sorted(_nodes(function), key=lambda each: getattr(each[1], "lineno", 0)):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and _is_view(node.value, names):
-            names.add(node.targets[0].id)
-
-    def wanted(node: ast.AST) -> bool:
-        if isinstance(node, ast.Call):
-            return any(_base(each) in names for each in _written(node))
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
-        )
-        return any(
-            _base(each) in names and (isinstance(each, ast.Subscript) or isinstance(node, ast.AugAssign))
-            for each in targets
-        )
-
-    return _line_with(function, wanted)
-
-
-def _written(call: ast.Call) -> list[ast.expr]:
-    """What a call writes into, as far as its source says: ``x.add_(1)``, ``F.relu_(x)``, ``F.relu(x, inplace=True)``,
-    ``torch.div(x, y, out=x)``."""
-    keywords = {each.arg: each.value for each in call.keywords}
-    found = [keywords["out"]] if "out" in keywords else []
-    name = called_name(call)
-    told = keywords.get("inplace")
-    if (name.endswith("_") and not name.endswith("__")) or name in _WRITERS or getattr(told, "value", None) is True:
-        found += [*([call.func.value] if isinstance(call.func, ast.Attribute) else []), *call.args[:1]]
-    return found
-
-
-def _is_view(value: ast.expr, names: set[str]) -> bool:
-    while isinstance(value, (ast.Subscript, ast.Attribute, ast.Call)):
-        if isinstance(value, ast.Call):
-            if not isinstance(value.func, ast.Attribute) or value.func.attr not in _VIEWS:
-                return False
-            value = value.func
-        value = value.value
-    return isinstance(value, ast.Name) and value.id in names
-
-
-def _base(expression: ast.expr) -> str:
-    while isinstance(expression, (ast.Subscript, ast.Attribute)):
-        expression = expression.value
-    return expression.id if isinstance(expression, ast.Name) else ""
 
 
 def _held(value: Any) -> list[Any]:

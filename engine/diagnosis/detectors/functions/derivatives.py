@@ -36,9 +36,9 @@ def result_line(function: type, place: int, method: str = "backward", factor: bo
     )
 
 
-def argument_name(function: type, place: int) -> str:
+def argument_name(function: type, place: int, method: str = "forward") -> str:
     """ "x" for argument 0 of ``forward(ctx, x)``."""
-    code = plain_code(function, "forward")
+    code = plain_code(function, method)
     tree = function_named(code.co_filename, code.co_firstlineno) if code is not None else None
     names = list(parameters_of(tree)) if tree is not None else []
     names = names[1:] if names[:1] and names[0] in ("ctx", "self", "context", "cls") else names

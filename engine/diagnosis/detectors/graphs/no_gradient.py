@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,6 +123,7 @@ class NoGradient(Detector):
             return
         flow = self._flow
         self._roots = []
+        asked = self._asked(running.call.wanted)
         for root in running.call.root_values():
             known = flow.of(root)
             leaf = flow.leaf(root) if root.is_leaf and root.requires_grad else None
@@ -129,9 +132,17 @@ class NoGradient(Detector):
             self._roots.append(known)
             if known is None:
                 continue
-            self._given |= known.gradients
+            self._given |= known.gradients & asked
             for bit in bits_of(known.values & ~known.gradients):
                 self._lost[bit] |= known.cuts
+
+    def _asked(self, wanted: Sequence[Any]) -> int:
+        """The bits of the leaves that a call can give a gradient: a derivative by the input of a network gives its
+        parameters none."""
+        if not wanted:
+            return -1
+        found = {leaf.place for each in wanted if (leaf := self._flow.leaf(each)) is not None}
+        return sum(1 << at for at in found)
 
     def backward_end(self, running: Running, error: BaseException | None) -> None:
         if error is not None:
@@ -382,6 +393,8 @@ class NoGradient(Detector):
             return f"{at} computes under no_grad what they depend on"
         if cut.hidden is not None:
             return f"what {place(cut.hidden)} made was told to carry no gradient ({at})"
+        if any(line.file.endswith(f"{os.sep}copy.py") and line.function == "deepcopy" for line in cut.lines):
+            return f"{at} computes on a deep copy, whose parameters are leaves of their own: gradients stay with them"
         return f"at {at} {cut.name}: {cut.why}"
 
 

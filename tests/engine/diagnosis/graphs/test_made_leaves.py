@@ -78,6 +78,52 @@ return self.last(scale * x)
 }
 TENSOR = BUGGY["attribute"].replace("nn.Parameter(shift)", "EagerParamBase.from_tensor(shift)")
 
+# Derivatives by the input reach the parameters and give them nothing; what is made a leaf is of the values.
+TERMS = """
+net = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
+opt = torch.optim.SGD(net.parameters(), 0.05)
+for step in range(12):
+    x = torch.rand(6, 2, requires_grad=True)
+    slope = torch.autograd.grad(net(x).sum(), x, create_graph=True)[0]
+    terms = [slope.square().mean(), net(torch.rand(6, 2)).square().mean()]
+    JOINED
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+# What is trained is a copy.
+COPIED = """
+net = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
+opt = torch.optim.SGD(net.parameters(), 0.05)
+def adapted(net):
+    learner = copy.deepcopy(net)  # CAUSE
+    grads = torch.autograd.grad(learner(torch.rand(6, 2)).square().mean(), learner.parameters())
+    with torch.no_grad():
+        for each, grad in zip(learner.parameters(), grads):
+            each -= 0.1 * grad
+    return learner
+for step in range(12):
+    opt.zero_grad()
+    adapted(net)(torch.rand(6, 2)).square().mean().backward()
+    opt.step()
+"""
+# Stepped by hand of what grad() gives.
+BY_HAND = """
+net = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
+for step in range(12):
+    loss = net(torch.rand(6, 2)).square().mean()
+    grads = torch.autograd.grad(loss, list(net.parameters()))
+    with torch.no_grad():
+        for each, grad in zip(net.parameters(), grads):
+            each -= 0.1 * grad
+"""
+TORCH = {
+    "terms": TERMS.replace("JOINED", "loss = torch.tensor(terms, requires_grad=True).sum()  # CAUSE"),
+    "copied": COPIED,
+    "terms, stacked": TERMS.replace("JOINED", "loss = torch.stack(terms).sum()"),
+    "by hand": BY_HAND,
+}
+
 HEALTHY = {
     "values": program(
         """
@@ -114,7 +160,7 @@ self.other.weight = self.make.weight
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     framework = request.param
-    programs = BUGGY | HEALTHY | ({"tensor": TENSOR} if framework == "paddle" else {})
+    programs = BUGGY | HEALTHY | ({"tensor": TENSOR} if framework == "paddle" else TORCH)
     texts = {name: HEAD[framework] + text for name, text in programs.items()}
     return diagnose_each(framework, tmp_path_factory.mktemp("programs"), texts)
 
@@ -134,6 +180,16 @@ def test_a_parameter_of_what_was_computed(runs: dict[str, Run], name: str) -> No
 @pytest.mark.parametrize("runs", [case("paddle", "paddle", group="graphs-leaves-paddle")], indirect=True)
 def test_one_that_shares_a_tensor(runs: dict[str, Run]) -> None:
     assert "a leaf of its own" in runs["tensor"].check_first("no-gradient")["message"]
+
+
+@pytest.mark.parametrize("runs", [case("torch", "torch", group="graphs-leaves-torch")], indirect=True)
+@pytest.mark.parametrize("name", TORCH)
+def test_derivatives_by_the_input_and_copies(runs: dict[str, Run], name: str) -> None:
+    if "CAUSE" in TORCH[name]:
+        first = runs[name].check_first("no-gradient")
+        assert name != "copied" or "deep copy" in first["message"], first
+    else:
+        runs[name].check_healthy()
 
 
 @each
