@@ -12,15 +12,15 @@ from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
 
-_DIFFERENCES = frozenset({"sub", "subtract", "rsub", "square_error_cost", "dist"})
+DIFFERENCES = frozenset({"sub", "subtract", "rsub", "square_error_cost", "dist"})
 _OUTER = frozenset({"mul", "multiply", "add"})  # that tables of all pairs are made by as well
 _GROWS = frozenset({"unsqueeze", "getitem", "view", "reshape", "slice"})  # x[:, None]
-_PAIRED = frozenset({
+PAIRED = frozenset({
     "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "poisson_nll_loss", "log_loss",
     "binary_cross_entropy_with_logits", "bce_loss", "sigmoid_cross_entropy_with_logits", "squared_l2_norm",
 })  # fmt: skip
 _REDUCTIONS = frozenset({"mean", "sum", "mean_all", "reduce_sum", "nanmean", "nansum"})
-_SAME = frozenset({
+SAME = frozenset({
     "squeeze", "unsqueeze", "view", "reshape", "flatten", "contiguous", "float", "double", "half", "to", "cast",
     "clone", "clamp", "clip", "transpose", "permute", "slice", "getitem", "assign", "squeeze_", "view_as", "bfloat16",
     "select",
@@ -89,7 +89,7 @@ class LossBroadcast(Detector):
             elif shape(result) == shape(operand):
                 self._outer.put(result, known.what, known.name, known.line)
             return
-        if len(call.operands) < 2 or name not in _DIFFERENCES | _PAIRED | _OUTER:
+        if len(call.operands) < 2 or name not in DIFFERENCES | PAIRED | _OUTER:
             return
         first, second = call.operands[:2]
         one, other = shape(first), shape(second)
@@ -100,12 +100,12 @@ class LossBroadcast(Detector):
             return
         line = line_of(call.lines)
         column = self._columns.of(first if one is long else second)
-        if column is not None and column.line == line and name not in _PAIRED:
+        if column is not None and column.line == line and name not in PAIRED:
             return
         both = first.requires_grad and second.requires_grad
         target = () if first.requires_grad or second.requires_grad else tuple(shape(result))
         what = _Pair(f"{one} and {other}", both, column.line if column is not None else None, name in _OUTER, target)
-        if name in _PAIRED and _one(result):
+        if name in PAIRED and _one(result):
             if target:
                 return
             self._tell(Marked(None, what, call.name, line), call)
@@ -117,10 +117,10 @@ class LossBroadcast(Detector):
         rows = known.what.target[-1]
         for each in call.operands:
             single = [size for size in shape(each) if size != 1] == [rows]
-            if single and each.requires_grad and name in _DIFFERENCES | _PAIRED | _OUTER:
+            if single and each.requires_grad and name in DIFFERENCES | PAIRED | _OUTER:
                 met = f"{list(shape(each))} at {place(line_of(call.lines))}"
                 what = replace(known.what, target=(), met=met, weighs=name in _OUTER)
-                if name in _PAIRED and _one(call.results[0]):
+                if name in PAIRED and _one(call.results[0]):
                     self._tell(replace(known, what=what), call)
                 else:
                     self._outer.put(call.results[0], what, known.name, known.line)
@@ -192,7 +192,7 @@ class LossInput(Detector):
         if made is not None:
             for result in call.results:
                 self._marks.put(result, made, name, line_of(call.lines))
-        elif name in _SAME:
+        elif name in SAME:
             known = self._marks.of(call.operands[0])
             for result in call.results if known is not None else ():
                 assert known is not None

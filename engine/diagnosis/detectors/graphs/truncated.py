@@ -1,0 +1,122 @@
+"""Targets that lost what they were as integers were made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, detector
+from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain
+from adbg.engine.diagnosis.detectors.graphs.losses import DIFFERENCES, PAIRED, SAME
+from adbg.engine.diagnosis.detectors.graphs.marks import Marks
+from adbg.engine.diagnosis.detectors.numbers.values import numbers
+from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.outside import own
+from adbg.engine.protocol.messages import Finding
+
+_CASTS = frozenset({
+    "long", "int", "short", "char", "byte", "to", "type", "cast", "astype", "type_as", "tensor", "as_tensor",
+    "to_tensor", "asarray", "new_tensor", "LongTensor", "IntTensor",
+})  # fmt: skip
+_JOINS = SAME | frozenset({"stack", "cat", "concat", "index_select", "gather", "type", "astype", "type_as", "detach"})
+_INTEGERS = ("int64", "int32", "int16", "int8", "uint8")
+_LEAST = 8  # elements: of fewer, all alike says little
+_MOST = 4096  # that are looked at
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """``seen``: how many were looked at; ``low``, ``high``: between which they lay; ``became``: all of them."""
+
+    seen: int
+    low: float
+    high: float
+    became: int
+
+
+@detector("loss-input")
+class Truncated(Detector):
+    """A prediction is compared with integers that were made of fractions and are all one number: coordinates between 0
+    and 1 as int64 are all 0.
+
+    Evidence: what the values were before, what all of them are since, the line that made integers of them.
+    Mistaken for: classes, indices and values that are rounded to a grid, which are not all alike; fewer than 8 values.
+    Cost: in sampled iterations a look at the dtype that each operator gives, and at the values of what is cast.
+    """
+
+    sampled = Need.OPERATORS
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self._marks: Marks[_Lost] = Marks()
+        self._told = False
+
+    def operator(self, call: OperatorCall) -> None:
+        if self._told or call.error is not None or not call.results:
+            return
+        name, result = plain(call.name), call.results[0]
+        if name in _CASTS and str(result.dtype).rpartition(".")[2] in _INTEGERS:
+            lost = self._lost(call, result)
+            if lost is not None:
+                self._marks.put(result, lost, call.name, line_of(call.lines))
+                return
+        known = next((found for each in call.operands if (found := self._marks.of(each)) is not None), None)
+        if known is None:
+            return
+        if name in _JOINS:
+            self._marks.put(result, known.what, known.name, known.line)
+        elif name in DIFFERENCES | PAIRED and any(each.requires_grad for each in call.operands):
+            self._tell(call, known.what, known.name, known.line)
+
+    def _lost(self, call: OperatorCall, result: Any) -> _Lost | None:
+        made = numbers(self.facts.backend, result)
+        if made is None or len(made.flat) < _LEAST or len(set(made.flat[:_MOST])) != 1:
+            return None
+        first = call.operands[0] if call.operands else None
+        read = numbers(self.facts.backend, first) if first is not None and first is not result else None
+        given = read.flat[:_MOST] if read is not None else list(_floats(call.arguments[:1]))
+        if (
+            len(given) < _LEAST
+            or max(given) == min(given)
+            or all(each == int(each) for each in given if each - each == 0)
+        ):
+            return None
+        return _Lost(len(given), min(given), max(given), int(made.flat[0]))
+
+    def _tell(self, call: OperatorCall, lost: _Lost, name: str, made: Any) -> None:
+        self._told = True
+        facts, line = self.facts, line_of(call.lines)
+        message = (
+            f"{call.name} at {place(line)} compares a prediction with integers that {name} at {place(made)} made of "
+            f"fractions: all are {lost.became}"
+        )
+        evidence = [
+            f"{lost.seen:,} values were looked at: they lay between {lost.low:.4g} and {lost.high:.4g} before {name}",
+            f"as integers all of them are {lost.became}: keep the target of a regression in floating point",
+        ]
+        facts.tell(
+            Finding(0, "loss-input", "error", 0.92, message, None, None, facts.iteration + 1, line, facts.cause(made),
+                    evidence, [f"b {place(line)}", "info node"])
+        )  # fmt: skip
+
+
+def _has_fraction(value: float) -> bool:
+    return value - value == 0 and value != int(value)
+
+
+def _floats(value: Any) -> Iterator[float]:
+    """The numbers of nested lists, tuples and arrays: the first of them."""
+    waiting, found = [value], 0
+    while waiting and found < _MOST:
+        each = waiting.pop()
+        if isinstance(each, (list, tuple)):
+            waiting.extend(reversed(each[:_MOST]))
+        elif hasattr(each, "tolist") and hasattr(each, "dtype"):
+            try:
+                waiting.append(each.reshape(-1)[:_MOST].tolist())
+            except own(Exception):
+                return
+        elif isinstance(each, (int, float)):
+            found += 1
+            yield float(each)

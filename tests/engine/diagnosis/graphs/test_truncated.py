@@ -1,0 +1,136 @@
+"""Targets of a regression that became integers, all of them one number. Witness: the program prints what is left."""
+
+from __future__ import annotations
+
+import pytest
+from support.diagnosing_many import Run, diagnose_each
+from support.frameworks import FRAMEWORKS, case
+
+HEAD = {
+    "torch": """
+import torch
+from torch import nn
+import torch.nn.functional as F
+torch.manual_seed(0)
+uniform = torch.rand
+def sgd(parameters):
+    return torch.optim.SGD(list(parameters), lr=0.01)
+def clear(optimizer):
+    optimizer.zero_grad()
+def whole(values):
+    return torch.tensor(values, dtype=torch.long)
+def cut(value):
+    return value.long()
+def real(value):
+    return value.float()
+""",
+    "paddle": """
+import paddle
+from paddle import nn
+import paddle.nn.functional as F
+paddle.seed(0)
+uniform = lambda *shape: paddle.rand(shape)
+def sgd(parameters):
+    return paddle.optimizer.SGD(0.01, parameters=list(parameters))
+def clear(optimizer):
+    optimizer.clear_grad()
+def whole(values):
+    return paddle.to_tensor(values).astype("int64")
+def cut(value):
+    return value.astype("int64")
+def real(value):
+    return value.astype("float32")
+""",
+}
+
+LOOP = """
+net = nn.Linear(4, 2)
+optimizer = sgd(net.parameters())
+METHOD
+for _ in range(4):
+    clear(optimizer)
+    loss = loss_of(net(uniform(12, 4)))
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def _program(method: str) -> str:
+    return LOOP.replace("METHOD", method)
+
+
+# The line of the cast is the helper's, as it is in a program that has one.
+BUGGY = {
+    "of a list": _program("""
+def collate(rows):
+    return whole(rows)
+def loss_of(out):
+    boxes = collate([[0.25 * (i % 3), 0.5] for i in range(12)])
+    print("left", sorted(set(boxes.reshape([-1]).tolist())))
+    return F.smooth_l1_loss(out, real(boxes))
+"""),
+    "of a tensor": _program("""
+def loss_of(out):
+    shares = cut(uniform(12, 2) * 0.9)
+    print("left", sorted(set(shares.reshape([-1]).tolist())))
+    return ((out - real(shares)) ** 2).mean()
+"""),
+    "reshaped": _program("""
+def loss_of(out):
+    shares = cut(uniform(24) * -0.9).reshape([12, 2])
+    print("left", sorted(set(shares.reshape([-1]).tolist())))
+    return F.mse_loss(out, real(shares))
+"""),
+}
+HEALTHY = {
+    "a grid": _program("""
+def loss_of(out):
+    return F.mse_loss(out, real(cut(uniform(12, 2) * 5)))
+"""),
+    "classes": _program("""
+def loss_of(out):
+    return F.cross_entropy(out, cut(uniform(12) * 2))
+"""),
+    "whole before": _program("""
+def loss_of(out):
+    return F.mse_loss(out, real(whole([[0, 0]] * 12)))
+"""),
+    "all of them are rounded away": _program("""
+def loss_of(out):
+    step = cut(uniform(12, 2) * 0.9)
+    print(int(step.sum()))
+    return F.mse_loss(out, uniform(12, 2))
+"""),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    marks = {"of a list": "dtype=", "of a tensor": "value.long()", "reshaped": "value.long()"}
+    texts = {name: HEAD[request.param] + text for name, text in (BUGGY | HEALTHY).items()}
+    for name, mark in marks.items():
+        if request.param == "paddle":
+            mark = '(values).astype("int64")' if name == "of a list" else 'value.astype("int64")'
+        lines = texts[name].splitlines()
+        at = next(place for place, line in enumerate(lines) if mark in line)
+        lines[at] += "  # CAUSE"
+        texts[name] = "\n".join(lines)
+    return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
+
+
+each = pytest.mark.parametrize(
+    "runs", [case(name, name, group=f"graphs-truncated-{name}") for name in FRAMEWORKS], indirect=True
+)
+
+
+@each
+@pytest.mark.parametrize("name", BUGGY)
+def test_targets_of_which_nothing_is_left(runs: dict[str, Run], name: str) -> None:
+    assert "left [0]" in runs[name].plain
+    assert runs[name].check_first("loss-input")["severity"] == "error"
+
+
+@each
+@pytest.mark.parametrize("name", HEALTHY)
+def test_integers_that_are_meant(runs: dict[str, Run], name: str) -> None:
+    runs[name].check_healthy()
