@@ -1,5 +1,5 @@
-"""Gradients that keep the graph of a backward with ``create_graph``, and with it the tensors that they are gradients of:
-a cycle of references, which nothing but ``.grad = None`` breaks."""
+"""Gradients that keep the graph of a backward with ``create_graph``, and with it the tensors that they are of: a cycle
+of references, which nothing but ``.grad = None`` breaks."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _NODES = 10_000  # of such a gradient
 
 @detector("graph-kept")
 class GraphGradients(Detector):
-    """``loss.backward(create_graph=True)`` leaves gradients that have a graph, which refers to the tensors that they are
-    gradients of: a cycle. Memory grows where they are not set to None: of an input that a penalty had take gradients,
-    a new one each time, which lives on with its graph; of a parameter whose gradient is never cleared.
+    """``loss.backward(create_graph=True)`` leaves gradients that have a graph, which refers to the tensors that they
+    are gradients of: a cycle. Memory grows where they are not set to None: of an input that a penalty had take
+    gradients, a new one each time, which lives on with its graph; of a parameter whose gradient is never cleared.
 
-    Evidence: tensors of earlier iterations that are alive, only for their ``.grad`` has a graph, one or more in addition
-    in each of four backwards; or the number of nodes of earlier iterations in the graph of the same gradient, which
-    grows over twelve.
+    Evidence: tensors of earlier iterations that are alive, only for their ``.grad`` has a graph, one or more in
+    addition in each of four backwards; or the number of nodes of earlier iterations in the graph of the same gradient,
+    which grows over twelve.
     Mistaken for: ``autograd.grad(create_graph=True)``, which leaves no ``.grad``; gradients that are set to None behind
     the step, as optimizers of second order want it (less at a later look: taken back).
     Cost: in backwards with ``create_graph`` a look at each leaf's gradient; nothing in others.
@@ -109,8 +109,8 @@ class GraphGradients(Detector):
         name = self.facts.title_of(leaf) or f"a leaf {list(self.facts.shape(leaf))}"
         older = self._older[id(leaf)]
         message = (
-            f".grad of {name} keeps the graphs of all earlier backwards: backward(create_graph=True) adds a gradient with "
-            "a graph to it each time, and memory grows; set .grad to None behind the step, or use autograd.grad"
+            f".grad of {name} keeps the graphs of all earlier backwards: backward(create_graph=True) adds a gradient "
+            "with a graph to it each time, and memory grows; set .grad to None behind the step, or use autograd.grad"
         )
         told = ", ".join(map(str, older[-5:]))
         evidence = [f"nodes of earlier iterations in the graph of that gradient, backward by backward: {told}"]

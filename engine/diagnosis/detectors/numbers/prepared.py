@@ -11,11 +11,10 @@ from adbg.engine.diagnosis.detectors.numbers.silenced import may_make
 from adbg.engine.diagnosis.source import (
     assigned_before,
     called_name,
+    function_called,
     inside,
-    parameters_of,
     returns_of,
     scope_at,
-    tree_of,
 )
 from adbg.engine.types import SourceLine
 
@@ -90,17 +89,10 @@ def _place_in(statement: ast.AST, name: str) -> int:
 
 
 def _result_of(expression: ast.expr, line: SourceLine) -> ast.FunctionDef | None:
-    """The function of the same file whose result an expression is, or a method of that: ``standardised(x).astype(t)``.
-    The only one of that name."""
-    tree = tree_of(line.file)
-    while isinstance(expression, ast.Call) and tree is not None:
-        name = called_name(expression)
-        known = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) and each.name == name]
-        owner = expression.func.value if isinstance(expression.func, ast.Attribute) else None
-        if len(known) == 1 and (owner is None or isinstance(owner, ast.Name)):
-            method = parameters_of(known[0])[:1] == ["self"]
-            return known[0] if not method or getattr(owner, "id", "") in ("self", "cls") else None
-        if owner is None:
-            return None
-        expression = owner
+    """The function whose result an expression is, or a method of that: ``standardised(x).astype(t)``."""
+    while isinstance(expression, ast.Call):
+        known = function_called(line.file, expression)
+        if known is not None or not isinstance(expression.func, ast.Attribute):
+            return known
+        expression = expression.func.value
     return None
