@@ -37,7 +37,7 @@ def holder_of_bad_data(backend: Backend, nan: bool) -> tuple[str, SourceLine] | 
     """("Stations.table, 3 NaN of 800 elements", the line that assigns it) of the first attribute with a NaN, or with an
     infinity that is no mask's; None where none is found. Reads arrays on the thread that it is called on: once run."""
     try:
-        for owner in _owners():
+        for owner in owners():
             for name, value in tuple(vars(owner).items()):
                 bad, count = _bad_in(backend, value, nan)
                 line = _given(_file_of(type(owner)), name, type(owner).__name__) if bad else None
@@ -143,7 +143,7 @@ def _computed(line: SourceLine, name: str) -> SourceLine | None:
     return None
 
 
-def _owners() -> Iterator[Any]:
+def owners() -> Iterator[Any]:
     """Objects of the user's classes that variables lead to, the nearest first, and what loaders read from."""
     frame: types.FrameType | None = sys._getframe(1)
     found: list[tuple[Any, int]] = []
