@@ -47,7 +47,8 @@ class NoGradient(Detector):
     Gradients that were switched off and never on again are told by the line of the switch.
     Evidence: the parameters, the call behind which their values go on and their gradients do not.
     Mistaken for: a part that is trained later than the program ran (a note where its optimizer never stepped), target
-    networks and codebooks that are updated by hand (a note where their values change without a step).
+    networks and codebooks that are updated by hand (a note where their values change without a step), a last bias where
+    only slopes are trained on (a gradient that is asked for counts where no call cuts the weights off a loss).
     Cost: in sampled iterations a look at each operator's operands, and hashes of up to 16 tensors without a gradient.
     """
 
@@ -61,6 +62,7 @@ class NoGradient(Detector):
         self._rounded = Rounded(facts, self._flow)
         facts.born, facts.written = self._flow.born, self._flow.written
         self._given = 0  # bits of leaves that got a gradient
+        self._asked = 0  # of those that a gradient of theirs was asked for of, as autograd.grad does
         self._lost: dict[int, int] = defaultdict(int)  # by bit of a leaf: the cuts on its way to a loss
         self._seen = False
         self._roots: list[Known | None] = []
@@ -129,7 +131,10 @@ class NoGradient(Detector):
             self._roots.append(known)
             if known is None:
                 continue
-            self._given |= known.gradients
+            if running.call.entry == "grad":  # what that gives lands in no .grad
+                self._asked |= known.gradients
+            else:
+                self._given |= known.gradients
             for bit in bits_of(known.values & ~known.gradients):
                 self._lost[bit] |= known.cuts
 
@@ -233,17 +238,20 @@ class NoGradient(Detector):
         groups: dict[tuple[Any, ...], list[Held]] = defaultdict(list)
         kept: dict[tuple[Any, ...], Cut | None] = {}
         for held in self._held.values():
-            if self._given >> held.place & 1:
+            stepped = held.owned in self._moved
+            if self._given >> held.place & 1 or (self._asked >> held.place & 1 and not stepped):
                 continue
             if held.maker is not None:
                 proof = f"{held.name} of an optimizer is that tensor, and its .grad is None"
                 self._non_leaf(held.maker, proof, held.name)
                 continue
-            idle = held.owned != 0 and held.owned not in self._moved  # it may be trained later
+            idle = held.owned != 0 and not stepped  # it may be trained later
             if idle and early:
                 continue
             why = IDLE if idle and self._moved else BY_HAND if self._by_hand.changes(held.place) else ""
             cut = self._lost_at(held.place)
+            if cut is None and self._asked >> held.place & 1:  # a loss of slopes has none of the last bias
+                continue
             if cut is not None:
                 key: tuple[Any, ...] = (why, "cut", cut.name, cut.lines[:1])
             else:
