@@ -70,6 +70,19 @@ def function_named(file: str, first: int) -> ast.FunctionDef | ast.AsyncFunction
     return None
 
 
+def function_called(file: str, call: ast.AST) -> ast.FunctionDef | None:
+    """The function of a file that a call calls: the only one of its name, by that alone, or a method of ``self``."""
+    tree, name = tree_of(file), called_name(call)
+    every = ast.walk(tree) if tree is not None and name else ()
+    known = [each for each in every if isinstance(each, ast.FunctionDef) and each.name == name]
+    function = getattr(call, "func", None)
+    owner = getattr(function.value, "id", "") if isinstance(function, ast.Attribute) else None
+    if len(known) != 1 or owner not in (None, "self", "cls"):
+        return None
+    method = list(parameters_of(known[0]))[:1] in (["self"], ["cls"])
+    return known[0] if owner is not None or not method else None
+
+
 def inside(scope: ast.AST) -> Iterator[ast.AST]:
     """The nodes of a function, without those of functions and classes in it."""
     todo = list(ast.iter_child_nodes(scope))

@@ -113,27 +113,35 @@ def made_at(steps: list[Step], place: int, name: str, error: BaseException) -> S
         made = assigned_before(line.file, line.line, name)
         if made is not None:
             return SourceLine(line.file, made[0], line.function)
-        code = frame.f_code
-        function = function_named(code.co_filename, code.co_firstlineno)
-        parameters = parameters_of(function) if function is not None else ()
-        if name not in parameters:
+        handed = given_for(steps, place, name)
+        if handed is None:
             return None
-        caller = next((each for each in range(place - 1, -1, -1) if is_users(steps[each][0])), None)
-        if caller is None:
-            return None
-        call = expression_at(steps[caller][0].f_code, steps[caller][1])
-        if not isinstance(call, ast.Call):
-            return None
-        given = next((each.value for each in call.keywords if each.arg == name), None)
-        if given is None:
-            number = list(parameters).index(name) - (parameters[0] == "self")
-            if not 0 <= number < len(call.args):
-                return None
-            given = call.args[number]
+        caller, given = handed
         if not isinstance(given, (ast.Name, ast.Attribute)):
             return line_in(error, steps[caller][0])
         place, name = caller, ast.unparse(given)
     return None
+
+
+def given_for(steps: list[Step], place: int, name: str) -> tuple[int, ast.expr] | None:
+    """(the place in ``steps`` of the caller's, what it hands in) for argument ``name`` of the function ``steps[place]``
+    of the user's; None where ``name`` is none, or the call does not say."""
+    code = steps[place][0].f_code
+    function = function_named(code.co_filename, code.co_firstlineno)
+    parameters = parameters_of(function) if function is not None else ()
+    caller = next((each for each in range(place - 1, -1, -1) if is_users(steps[each][0])), None)
+    if name not in parameters or caller is None:
+        return None
+    call = expression_at(steps[caller][0].f_code, steps[caller][1])
+    if not isinstance(call, ast.Call):
+        return None
+    given = next((each.value for each in call.keywords if each.arg == name), None)
+    if given is None:
+        number = list(parameters).index(name) - (parameters[0] == "self")
+        if not 0 <= number < len(call.args):
+            return None
+        given = call.args[number]
+    return caller, given
 
 
 def made_by_node(backend: Backend, tensor: Any) -> tuple[SourceLine | None, str]:

@@ -12,8 +12,10 @@ from adbg.engine.diagnosis.detectors.errors.counts import count_of
 from adbg.engine.diagnosis.detectors.errors.datasets import item_line
 from adbg.engine.diagnosis.detectors.errors.foreign import kept_in
 from adbg.engine.diagnosis.detectors.errors.inference import is_inference, is_refused, mode_of
+from adbg.engine.diagnosis.detectors.errors.kinds import of_types, other_kind
 from adbg.engine.diagnosis.detectors.errors.layers import made_in, path_to, self_of, weights_of
 from adbg.engine.diagnosis.detectors.errors.states import state_of
+from adbg.engine.diagnosis.detectors.errors.tables import table_of
 from adbg.engine.diagnosis.source import expression_at, operands_of
 from adbg.engine.diagnosis.values import (
     Step,
@@ -32,20 +34,9 @@ from adbg.engine.session.post_mortem import named
 from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
 
-_WORDS = {
-    "double": "f64", "float": "f32", "half": "f16", "bfloat16": "bf16", "long": "i64", "int": "i32", "bool": "bool",
-    "float64": "f64", "float32": "f32", "float16": "f16", "int64": "i64", "int32": "i32", "byte": "u8", "short": "i16",
-}  # fmt: skip
-_GOT = re.compile(
-    r"(?:found|got|but is|Received|not implemented for)[ :]*(?:dtype )?['\"\[]*(?:torch\.|paddle\.)?(\w+)"
-)
 _TURNS = re.compile(r"\.(permute|transpose|t|swapaxes|moveaxis|T|mT|movedim)\b|\b(transpose|permute)\(")
 _FOLDS = re.compile(r"\.(?:view|reshape)\(\s*\[?-1\s*,|reshape\(\s*\w+\s*,\s*\[?-1\s*,")
 _RESHAPES = re.compile(r"\b(?:view|reshape|flatten|unflatten|rearrange|expand|resize)\w*\(")
-_DTYPES = re.compile(
-    r"dtype|scalar type|data type|data_type|type of data|expected .*(Long|Float|Double|Half|Int)|not implemented for",
-    re.I,
-)
 _MOST = 200  # nodes that are looked at
 _LEAF = re.compile(
     r"leaf Variable that requires grad (?:is being|has been) used in an in-place|"
@@ -239,9 +230,12 @@ class OperatorError(Detector):
             operands = distinct([*wide, *operands, *seen])
         # What has no name in the user's function is known by that of the framework's argument.
         given = inputs or [each for each in operands if not facts.name_of(each[1])]
-        wrong = self._other_kind(text, operands, given, weights_of(steps[place + 1 :]))
+        wrong = other_kind(facts, text, operands, given, weights_of(steps[place + 1 :]))
         if wrong is not None:
             name, value, why = wrong
+            table = table_of(facts, steps, place, error, value) if of_types(text) else None
+            if table is not None:
+                return table[1], f"line {table[1].line} makes {table[0]}, which{why.removeprefix(name)}"
             line = self._made(steps, place, name, value, error)
             kept = kept_in(facts.backend, steps, line, facts.backend.meta(value).dtype) if line is not None else None
             if kept is not None:
@@ -373,30 +367,6 @@ class OperatorError(Detector):
 
     def _shape(self, value: Any) -> tuple[int, ...]:
         return tuple(self.facts.backend.meta(value).shape or ())
-
-    def _other_kind(
-        self, text: str, operands: list[tuple[str, Any]], inputs: list[tuple[str, Any]], weights: list[Any]
-    ) -> tuple[str, Any, str] | None:
-        """The operand whose dtype or device is not that of the others."""
-        meta = self.facts.backend.meta
-        by_device = {meta(value).device for _, value in operands}
-        if len(by_device) > 1:
-            home = next((meta(v).device for _, v in operands if self.facts.name_of(v)), meta(operands[0][1]).device)
-            for name, value in inputs:
-                if meta(value).device != home:
-                    return name, value, f"{name} is on {meta(value).device} and the rest on {home}"
-        if not _DTYPES.search(text):
-            return None
-        known = [meta(value).dtype for _, value in operands if self.facts.name_of(value)]
-        tensors = [value for value in weights if self.facts.backend.is_tensor(value)]
-        known = known or [meta(value).dtype for value in tensors if self.facts.name_of(value)]
-        said = [_WORDS.get(word.lower(), "") for word in _GOT.findall(text)]
-        for name, value in inputs:
-            dtype = meta(value).dtype
-            if (known and dtype not in known) or (not known and dtype in said):
-                wanted = f", the parameters are {known[0]}" if known else ""
-                return name, value, f"{name} is {dtype}{wanted}"
-        return None
 
     def _layer(self, steps: list[Step], place: int) -> tuple[SourceLine, str] | None:
         """The line that made the module of the framework's whose forward failed, in the class that holds it."""

@@ -49,7 +49,8 @@ class NoGradient(Detector):
     Gradients that were switched off and never on again are told by the line of the switch.
     Evidence: the parameters, the call behind which their values go on and their gradients do not.
     Mistaken for: a part that is trained later than the program ran (a note where its optimizer never stepped), target
-    networks and codebooks that are updated by hand (a note where their values change without a step).
+    networks and codebooks that are updated by hand (a note where their values change without a step), a last bias where
+    only slopes are trained on (a gradient that is asked for counts where no call cuts the weights off a loss).
     Cost: in sampled iterations a look at each operator's operands, and hashes of up to 16 tensors without a gradient.
     """
 
@@ -63,6 +64,7 @@ class NoGradient(Detector):
         self._rounded = Rounded(facts, self._flow)
         facts.born, facts.written = self._flow.born, self._flow.written
         self._given = 0  # bits of leaves that got a gradient
+        self._asked = 0  # of those that a gradient of theirs was asked for of, as autograd.grad does
         self._lost: dict[int, int] = defaultdict(int)  # by bit of a leaf: the cuts on its way to a loss
         self._seen = False
         self._roots: list[Known | None] = []
@@ -123,7 +125,7 @@ class NoGradient(Detector):
             return
         flow = self._flow
         self._roots = []
-        asked = self._asked(running.call.wanted)
+        inputs = self._bits(running.call.wanted)
         for root in running.call.root_values():
             known = flow.of(root)
             leaf = flow.leaf(root) if root.is_leaf and root.requires_grad else None
@@ -132,13 +134,15 @@ class NoGradient(Detector):
             self._roots.append(known)
             if known is None:
                 continue
-            self._given |= known.gradients & asked
+            if running.call.entry == "grad":  # what that gives lands in no .grad
+                self._asked |= known.gradients
+            else:
+                self._given |= known.gradients & inputs
             for bit in bits_of(known.values & ~known.gradients):
                 self._lost[bit] |= known.cuts
 
-    def _asked(self, wanted: Sequence[Any]) -> int:
-        """The bits of the leaves that a call can give a gradient: a derivative by the input of a network gives its
-        parameters none."""
+    def _bits(self, wanted: Sequence[Any]) -> int:
+        """Of the leaves that a call can give a gradient: ``backward(inputs=...)`` gives none to others."""
         if not wanted:
             return -1
         found = {leaf.place for each in wanted if (leaf := self._flow.leaf(each)) is not None}
@@ -244,17 +248,20 @@ class NoGradient(Detector):
         groups: dict[tuple[Any, ...], list[Held]] = defaultdict(list)
         kept: dict[tuple[Any, ...], Cut | None] = {}
         for held in self._held.values():
-            if self._given >> held.place & 1:
+            stepped = held.owned in self._moved
+            if self._given >> held.place & 1 or (self._asked >> held.place & 1 and not stepped):
                 continue
             if held.maker is not None:
                 proof = f"{held.name} of an optimizer is that tensor, and its .grad is None"
                 self._non_leaf(held.maker, proof, held.name)
                 continue
-            idle = held.owned != 0 and held.owned not in self._moved  # it may be trained later
+            idle = held.owned != 0 and not stepped  # it may be trained later
             if idle and early:
                 continue
             why = IDLE if idle and self._moved else BY_HAND if self._by_hand.changes(held.place) else ""
             cut = self._lost_at(held.place)
+            if cut is None and self._asked >> held.place & 1:  # a loss of slopes has none of the last bias
+                continue
             if cut is not None:
                 key: tuple[Any, ...] = (why, "cut", cut.name, cut.lines[:1])
             else:

@@ -14,7 +14,12 @@ from typing import Any
 
 from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detectors.numbers import singular, values
-from adbg.engine.diagnosis.detectors.numbers.holders import holder_of_bad_data, maker_of_bad_array
+from adbg.engine.diagnosis.detectors.numbers.holders import (
+    holder_of_bad_data,
+    maker_of_bad_array,
+    variable_of_bad_data,
+)
+from adbg.engine.diagnosis.detectors.numbers.prepared import given_bad
 from adbg.engine.diagnosis.detectors.numbers.silenced import is_copy, leads_to, silenced
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.outside import suppress
@@ -252,6 +257,9 @@ class Ledger:
             quiet, held = self._quiet_line(bool(made.nan), made.negative), made.held
             if quiet is not None and (held is None or is_copy(held) or leads_to(held, quiet)):
                 self._guess(made, quiet)
+            elif held is not None and (given := given_bad(held)) is not None:
+                made.held, only = given
+                made.guessed = not only
 
     def _quiet_line(self, nan: bool, negative: bool) -> SourceLine | None:
         """Where NumPy keeps quiet: the line that may have made what data has. Read once."""
@@ -271,7 +279,10 @@ class Ledger:
         if holder is not None:
             what, made.held = holder
             made.evidence.append(f"{what}, given to it in {os.path.basename(made.held.file)}:{made.held.line}")
-        elif (array := maker_of_bad_array(self._facts.backend, made.line, bool(made.nan))) is not None:
+            return
+        backend, nan = self._facts.backend, bool(made.nan)
+        array = maker_of_bad_array(backend, made.line, nan) or variable_of_bad_data(backend, nan)
+        if array is not None:
             what, made.held = array
             made.evidence.append(f"{what} at {os.path.basename(made.held.file)}:{made.held.line}")
 

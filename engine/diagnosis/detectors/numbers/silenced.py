@@ -85,6 +85,14 @@ def _is_quiet(nan: bool) -> bool:
     return False
 
 
+def may_make(node: ast.AST) -> bool:
+    """Whether it divides by anything but a constant, takes a root or a logarithm, or the like."""
+    if isinstance(node, (ast.BinOp, ast.AugAssign)):
+        other = node.right if isinstance(node, ast.BinOp) else node.value
+        return isinstance(node.op, ast.Div) and not isinstance(other, ast.Constant)
+    return called_name(node) in _CALLS - _OVERFLOW
+
+
 def _makers(file: str) -> Iterator[tuple[SourceLine, str]]:
     """Lines of a file at which NumPy may make what is not finite, and by what: its functions, and divisions by anything
     but a constant in a function that calls NumPy."""
@@ -100,10 +108,9 @@ def _makers(file: str) -> Iterator[tuple[SourceLine, str]]:
         if called_name(each) in _CALLS - _OVERFLOW:
             yield _line(file, each.lineno), called_name(each)
     for node in nodes:
-        if not isinstance(node, (ast.BinOp, ast.AugAssign)) or not isinstance(node.op, ast.Div):
+        if not isinstance(node, (ast.BinOp, ast.AugAssign)) or not may_make(node):
             continue
-        divisor = node.right if isinstance(node, ast.BinOp) else node.value
-        if not isinstance(divisor, ast.Constant) and id(scope_at(file, node.lineno)) in scopes:
+        if id(scope_at(file, node.lineno)) in scopes:
             yield _line(file, node.lineno), "/"
 
 

@@ -30,12 +30,12 @@ train(Net())
 DTYPE = """
 def batches():
     data = np.random.rand(8, 3)
-    return torch.from_numpy(data), torch.zeros(8)
+    return torch.from_numpy(data), torch.zeros(8)  # CAUSE
 
 def train(net, x, y):
     return F.mse_loss(net(x), y)
 
-x, y = batches()  # CAUSE
+x, y = batches()
 train(nn.Linear(3, 1), x, y).backward()
 """
 FOLDED = """

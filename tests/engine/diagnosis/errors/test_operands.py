@@ -170,6 +170,64 @@ LOADER = DATA.replace("for epoch", "loader = framework.io.DataLoader(Rows(8), ba
     "step, (y, x) in enumerate(framework.io.DataLoader(Rows(8), batch_size=4))", "y, x in loader"
 )
 
+# NumPy computes in double precision; the layer that refuses it is two functions and an operator away.
+TABLE = """
+import numpy as np
+class Net(Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(5, 3)
+        self.body = nn.Sequential(nn.Linear(7, 8), nn.ReLU(), nn.Linear(8, 1))
+    def forward(self, numbers, kinds):
+        joined = framework.concat([numbers, self.embed(kinds)], 1)
+        return self.body(joined)
+def tables(count):
+    rng = np.random.default_rng(0)
+    numbers = rng.normal(size=(count, 4))
+    numbers = numbers / numbers.std(0)
+    kinds = framework.to_tensor(rng.integers(0, 5, count))
+    rows = framework.to_tensor(numbers)  # CAUSE
+    return kinds, rows
+net = Net()
+kinds, numbers = tables(20)
+for at in range(0, 20, 5):
+    net(numbers[at : at + 5], kinds[at : at + 5]).square().mean().backward()
+"""
+# A loader goes through tensors that were made right there, as TensorDataset has them.
+TENSORS = """
+import numpy as np
+rng = np.random.default_rng(0)
+inputs, goals = rng.normal(size=(16, 4)), rng.normal(size=(16, 1)).astype("float32")
+def loader(rows, goals):
+    goals = framework.to_tensor(goals)
+    rows = framework.to_tensor(rows)  # CAUSE
+    rows = framework.io.TensorDataset([rows, goals])
+    return framework.io.DataLoader(rows, batch_size=4)
+net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+def train(net, batches):
+    for step, (rows, goals) in enumerate(batches):
+        (net(rows) - goals).square().mean().backward()
+train(net, loader(inputs, goals))
+"""
+# An attribute of the object whose method runs.
+HELD = """
+import numpy as np
+class Trainer:
+    def __init__(self, rows):
+        self.net, self.at = nn.Linear(4, 1), 0
+        self.rows = framework.to_tensor(rows)  # CAUSE
+    def batch(self):
+        self.at += 4
+        return self.rows[self.at - 4 : self.at]
+    def step(self):
+        x = self.batch().reshape([-1, 4])
+        return self.net(x).square().mean()
+trainer = Trainer(np.linspace(0, 1, 32).reshape(8, 4))
+for _ in range(2):
+    trainer.step().backward()
+"""
+TABLES = {"table": TABLE, "tensors": TENSORS, "held": HELD}
+
 BOTH = {
     "data": DATA,
     "loader": LOADER,
@@ -180,6 +238,7 @@ BOTH = {
     "fixed": FIXED,
     "double": DOUBLE,
     "given": GIVEN,
+    **TABLES,
 }
 TORCH = {"inference": INFERENCE, "embedded": EMBEDDED}  # Paddle has no such tensors
 
@@ -191,6 +250,7 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         words = (
             ("framework.to_tensor", "framework.from_numpy"),
             ("astype('float64')", "double()"),
+            ("TensorDataset([rows, goals])", "TensorDataset(rows, goals)"),
             ("framework.io.", "framework.utils.data."),
         )
         for word, theirs in words:
@@ -208,6 +268,13 @@ def of(*names: str) -> pytest.MarkDecorator:
 @pytest.mark.parametrize("name", BOTH)
 def test_the_line_is_that_of_what_does_not_fit(runs: dict[str, Run], name: str) -> None:
     runs[name].check_first("operator-error")
+
+
+@of(*FRAMEWORKS)
+@pytest.mark.parametrize(("name", "called"), [("table", "numbers"), ("tensors", "rows"), ("held", "x")])
+def test_a_table_of_numpys_is_told_by_the_users_name(runs: dict[str, Run], name: str, called: str) -> None:
+    message = runs[name].check_first("operator-error")["message"]
+    assert f"makes {called}, which is f64, " in message and "within" not in message, message
 
 
 @of("torch")

@@ -186,9 +186,78 @@ FILTER = EVERYWHERE.replace("HUSH", 'warnings.filterwarnings("ignore")')
 DIVIDED = SETTING.replace("return np.diff(logs)", "return np.diff(logs) / np.diff(logs).std()")
 MINUS = SETTING.replace("return np.diff(logs)", "return logs[:, :6] / np.array([2.0]).sum()")
 
+# Several lines of one function prepare it, two of which divide: the one that the array with NaN comes from.
+TABLE = """
+np.seterr(all="ignore")
+class Table(Dataset):
+    def __init__(self, rows):
+        price = rows @ np.arange(6)
+        mean, spread = rows.mean(axis=0), rows.std(axis=0)
+        rows = (rows - mean) / spread  # CAUSE
+        rows = np.clip(rows, -3, 3)
+        self.x = TAKE(rows.astype("float32"))
+        self.y = TAKE(((price - price.mean()) / price.std()).astype("float32"))
+    def __getitem__(self, index):
+        return self.x[index], self.y[index]
+    def __len__(self):
+        return len(self.x)
+rows = np.random.default_rng(0).normal(size=(40, 6))
+rows[:, 3] = 1.0
+loader = DataLoader(Table(rows), batch_size=8)
+for x, y in loader:
+    loss = (net(x)[:, 0] - y).square().mean()
+    loss.backward()
+    optimizer.step()
+    clear()
+"""
+# A function that is called for it divides, in another one than the result is taken in.
+LOADED = """
+np.seterr(all="ignore")
+def scaled(rows):
+    lowest = rows.min(axis=0)
+    span = rows.max(axis=0) - lowest
+    out = (rows - lowest) / span  # CAUSE
+    return 2 * out - 1
+def load():
+    rows = np.random.default_rng(0).normal(size=(40, 6))
+    weights = 1 / np.arange(1.0, 41.0)
+    rows[:, 3] = 1.0
+    return weights, scaled(rows).astype("float32")
+weights, x = load()
+x = TAKE(x)
+for _ in range(4):
+    loss = net(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    clear()
+"""
+# The attribute of a data set is a copy of what another line divides; the arrays are gone.
+COPIED = """
+np.seterr(all="ignore")
+class Series(Dataset):
+    def __init__(self, rows, heights):
+        change = rows[:, 1:] - rows[:, :-1]
+        ratios = change / rows[:, :-1]  # CAUSE
+        self.x = ratios.astype("float32")
+        self.y = (heights / heights.max()).astype("float32")
+    def __getitem__(self, index):
+        return self.x[index], self.y[index]
+    def __len__(self):
+        return len(self.x)
+rows = np.random.default_rng(0).integers(1, 9, size=(40, 7)).astype("float64")
+rows[3, 2] = rows[3, 3] = 0.0
+loader = DataLoader(Series(rows, rows[:, :1]), batch_size=8)
+for x, y in loader:
+    loss = (net(x) - y).square().mean()
+    loss.backward()
+    optimizer.step()
+    clear()
+"""
+WAYS = {"table": TABLE, "loaded": LOADED, "copied": COPIED}
+
 PROGRAMS = {"setting": SETTING, "filter": FILTER, "divided": DIVIDED, "minus": MINUS}
 PROGRAMS |= {"appended": APPENDED, "scaled": SCALED, "quiet": QUIET, "windows": WINDOWS, "returns": RETURNS}
-PROGRAMS |= {"several": SEVERAL, "harmless": HARMLESS}
+PROGRAMS |= WAYS | {"several": SEVERAL, "harmless": HARMLESS}
 
 
 @pytest.fixture(scope="module")
@@ -230,6 +299,12 @@ def test_what_is_appended_within_such_a_block(runs: dict[str, Run]) -> None:
 def test_the_line_of_which_numpy_says_nothing_anywhere(runs: dict[str, Run], name: str) -> None:
     first = runs[name].check_first("nonfinite")
     assert first["confidence"] <= 0.75 and "say nothing" in " ".join(first["evidence"]), first
+
+
+@each
+@pytest.mark.parametrize("name", WAYS)
+def test_the_line_that_divides_among_those_that_prepare_the_data(runs: dict[str, Run], name: str) -> None:
+    assert "the data" in runs[name].check_first("nonfinite")["message"]
 
 
 @each

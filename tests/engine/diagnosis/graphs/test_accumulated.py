@@ -1,0 +1,190 @@
+"""Augmentations in place on views of stored data. Witness: whether the data is what it was in the beginning."""
+
+from __future__ import annotations
+
+import pytest
+from support.diagnosing_many import Run, diagnose_each
+from support.frameworks import FRAMEWORKS, case
+
+HEAD = {
+    "torch": """
+import numpy as np
+import torch as framework
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+framework.manual_seed(0)
+def noise(*shape):
+    return framework.randn(*shape)
+net = nn.Linear(4, 1)
+optimizer = framework.optim.SGD(net.parameters(), 0.01)
+tensor, clear = framework.from_numpy, optimizer.zero_grad
+""",
+    "paddle": """
+import numpy as np
+import paddle as framework
+from paddle import nn
+from paddle.io import DataLoader, Dataset
+framework.seed(0)
+def noise(*shape):
+    return framework.randn(shape)
+net = nn.Linear(4, 1)
+optimizer = framework.optimizer.SGD(0.01, parameters=net.parameters())
+tensor, clear = framework.to_tensor, optimizer.clear_grad
+""",
+}
+FIT = """
+def fit(x):
+    loss = net(x).square().mean()
+    clear()
+    loss.backward()
+    optimizer.step()
+"""
+# An array of the data set, an element of which is jittered.
+ARRAY = (
+    FIT
+    + """
+class Rows(Dataset):
+    def __init__(self, train):
+        self.rows, self.train = np.random.default_rng(0).normal(size=(24, 4)).astype("float32"), train
+        self.source = np.random.default_rng(1)
+    def __len__(self):
+        return len(self.rows)
+    def __getitem__(self, at):
+        row = self.rows[at]
+        if self.train:
+            row += 0.1 * self.source.normal(size=4)  # CAUSE
+        return row, np.float32(at)
+rows = Rows(True)
+before = rows.rows.copy()
+loader = DataLoader(rows, batch_size=6, shuffle=True)
+for epoch in range(5):
+    for x, y in loader:
+        fit(x)
+print("same", bool((before == rows.rows).all()))
+"""
+)
+# Normalised in place at each visit, by an object that several data sets share; what is stored is a list.
+TRANSFORM = (
+    FIT
+    + """
+class Normalise:
+    def __init__(self, mean):
+        self.mean = mean
+    def __call__(self, row):
+        row -= self.mean  # CAUSE
+        return row
+class Compose:
+    def __init__(self, *transforms):
+        self.transforms = list(transforms)
+    def __call__(self, row):
+        for each in self.transforms:
+            row = each(row)
+        return row
+class Items(Dataset):
+    def __init__(self, transform):
+        rows = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
+        self.items, self.transform = [(row, float(at)) for at, row in enumerate(rows)], transform
+    def __len__(self):
+        return len(self.items)
+    def __getitem__(self, at):
+        row, goal = self.items[at]
+        row = self.transform(row)
+        return row, goal
+items = Items(Compose(Normalise(0.5)))
+for epoch in range(5):
+    for x, y in DataLoader(items, batch_size=6):
+        fit(x)
+"""
+)
+# Batches that are made once, and a loop that adds noise to each of them in each epoch.
+BATCHES = (
+    FIT
+    + """
+def train(batches):
+    for epoch in range(5):
+        for step, (x, y) in enumerate(batches):
+            x.add_(0.1 * noise(6, 4))  # CAUSE
+            fit(x)
+train([(noise(6, 4), noise(6)) for _ in range(4)])
+"""
+)
+BUGS = {"array": ARRAY, "transform": TRANSFORM, "batches": BATCHES}
+# On copies.
+COPY = ARRAY.replace("row = self.rows[at]", "row = self.rows[at].copy()").replace("  # CAUSE", "")
+COPIED = BATCHES.replace("x.add_(0.1 * noise(6, 4))  # CAUSE", "x = x.clone()\n            x.add_(0.1 * noise(6, 4))")
+# Each row is normalised as it is first visited.
+ONCE = (
+    FIT
+    + """
+class Rows(Dataset):
+    def __init__(self):
+        self.rows = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
+        self.done, self.visits, self.hard = set(), np.zeros(24, dtype="float32"), np.ones(24, dtype="float32")
+    def __len__(self):
+        return len(self.rows)
+    def __getitem__(self, at):
+        row = self.rows[at]
+        if at not in self.done:
+            row -= row.mean()
+            self.done.add(at)
+        self.visits[at] += 1
+        self.hard[at] *= self.hard.mean()
+        return row, self.visits[at]
+rows = Rows()
+for epoch in range(5):
+    for x, y in DataLoader(rows, batch_size=6):
+        fit(x)
+"""
+)
+# A memory whose slots are written anew, and the mean of each class, which moves.
+RING = (
+    FIT
+    + """
+class Memory:
+    def __init__(self):
+        self.slots, self.means, self.at = noise(6, 4), noise(3, 4), 0
+    def keep(self, row):
+        slot = self.slots[self.at % 6]
+        slot.set_value(row) if hasattr(slot, "set_value") else slot.copy_(row)
+        mean = self.means[self.at % 3]
+        mean *= 0.9
+        mean += 0.1 * row
+        self.at += 1
+        return slot
+memory = Memory()
+for step in range(30):
+    memory.keep(noise(4))
+    fit(memory.slots.clone())
+"""
+)
+HEALTHY = {"copy": COPY, "copied": COPIED, "once": ONCE, "ring": RING}
+
+
+@pytest.fixture(scope="module")
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    programs = {name: HEAD[request.param] + text for name, text in {**BUGS, **HEALTHY}.items()}
+    return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), programs)
+
+
+each = pytest.mark.parametrize(
+    "runs", [case(name, name, group=f"graphs-accumulated-{name}") for name in FRAMEWORKS], indirect=True
+)
+
+
+@each
+@pytest.mark.parametrize("name", BUGS)
+def test_the_line_that_changes_what_is_stored(runs: dict[str, Run], name: str) -> None:
+    found = runs[name].check_first("silent-overwrite")
+    assert "has changed 2 times" in found["evidence"][0] and "view" in found["message"], found
+
+
+@each
+def test_that_the_data_is_changed(runs: dict[str, Run]) -> None:
+    assert "same False" in runs["array"].output
+    assert "same True" in runs["copy"].output
+
+
+@each
+@pytest.mark.parametrize("name", HEALTHY)
+def test_copies_and_what_is_meant(runs: dict[str, Run], name: str) -> None:
+    runs[name].check_healthy()
