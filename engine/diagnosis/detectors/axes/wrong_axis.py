@@ -9,6 +9,7 @@ from typing import Any
 from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.axes.attention import Attention
+from adbg.engine.diagnosis.detectors.axes.channels import Channels
 from adbg.engine.diagnosis.detectors.axes.exchanged import Exchanged
 from adbg.engine.diagnosis.detectors.axes.mixed import Reshaped
 from adbg.engine.diagnosis.detectors.axes.turned import axis_behind
@@ -48,7 +49,9 @@ class WrongAxis(Detector):
     or before what works along one of the two axes, where a transpose or a stack had made them, or batches of other
     sizes show which one is the batch; or, of data as well, before a recurrent layer, an attention or a loop that takes
     the first two axes for steps and rows of sequences, where no other layout of these explains it, also where it puts
-    columns of a feature map in front of the rows (``[b, c, h, w]`` to ``[w, b, c * h]``). And what was reduced
+    columns of a feature map in front of the rows (``[b, c, h, w]`` to ``[w, b, c * h]``); or before a layer that takes
+    as many channels along one axis as lie along another one in front of it (``[b, t, c]`` to ``[b, c, t]`` before a
+    convolution), where a layer gave them, or that layer is a convolution or a recurrent one. And what was reduced
     over one axis without keepdim meets its source, where a broadcast lines it up with another axis; seen where sizes
     are equal, for else it raises.
 
@@ -75,6 +78,7 @@ class WrongAxis(Detector):
         self._normalised: Marks[_Along] = Marks()
         self._reshaped = Reshaped(facts)
         self._exchanged = Exchanged(facts)
+        self._channels = Channels(facts, self._exchanged.origins)
         self._attention = Attention(facts, self._sums)
 
     def operator(self, call: OperatorCall) -> None:
@@ -93,10 +97,12 @@ class WrongAxis(Detector):
                     self._tell_reduced(known, one, call)
         self._softmax(call, name, result)
         self._reshaped.operator(call)
+        self._channels.operator(call, name)
         self._attention.operator(call, name)
 
     def iteration_end(self) -> None:
         self._exchanged.iteration_end()
+        self._channels.iteration_end()
         self._attention.iteration_end()
 
     def _softmax(self, call: OperatorCall, name: str, result: Any) -> None:

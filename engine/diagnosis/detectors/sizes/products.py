@@ -95,9 +95,8 @@ def _meant(written: ast.expr, call: ast.Call, loops: list[ast.For]) -> list[ast.
     for loop in loops:
         if loop.lineno <= call.lineno <= (loop.end_lineno or 0) and first in assigned_names(loop):
             every = loop.iter.elts if isinstance(loop.iter, (ast.Tuple, ast.List)) else []
-            return [ast.parse(f"{ast.unparse(each)}.{rest}".rstrip("."), mode="eval").body for each in every] or [
-                written
-            ]
+            paths = [f"{ast.unparse(each)}.{rest}".rstrip(".") for each in every]
+            return [ast.parse(each, mode="eval").body for each in paths] or [written]
     return [written]
 
 

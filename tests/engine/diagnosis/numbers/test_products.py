@@ -57,7 +57,6 @@ for step in range(12):
     optimizer.step()
     optimizer.CLEAR()
 """
-TRAINED = "[net.down.weight, net.up.weight]"
 BOTH = ADAPTER.replace("DOWN", "0.0")
 ONE = ADAPTER.replace("DOWN", "0.3").replace("  # CAUSE", "")
 
@@ -97,26 +96,25 @@ for step in range(17):
 net = Adapter(base)""",
 )
 # What a layer makes is set to zero by hand; with and without a pre-training, in which nobody watches that.
-LAYERS = {
-    name: PRETRAINED.replace("self.down = parameter(6, 2, 0.0)  # CAUSE", lines[0])
-    .replace("        self.up = parameter(2, 4, 0.0)", lines[1])
-    .replace("(x @ self.down) @ self.up", "self.up(self.down(x))")
-    .replace("[net.down, net.up]", TRAINED)
-    .replace("(net.down, net.up)", TRAINED)
-    for name, lines in {
-        "by a call each": (
-            "self.down = nn.Linear(6, 2, **plain)",
-            """        self.up = nn.Linear(2, 4, **plain)
+BY_HAND = {
+    "by a call each": """        self.down, self.up = nn.Linear(6, 2, **plain), nn.Linear(2, 4, **plain)
         ZERO(self.down.weight)  # CAUSE
-        ZERO(self.up.weight)""",
-        ),
-        "in a loop": (
-            "self.down, self.up = nn.Linear(6, 2, **plain), nn.Linear(2, 4, **plain)",
-            """        for each in (self.down, self.up):
-            ZERO(each.weight)  # CAUSE""",
-        ),
-    }.items()
+        ZERO(self.up.weight)
+""",
+    "in a loop": """        self.down, self.up = nn.Linear(6, 2, **plain), nn.Linear(2, 4, **plain)
+        for each in (self.down, self.up):
+            ZERO(each.weight)  # CAUSE
+""",
 }
+MADE = """        self.down = parameter(6, 2, 0.0)  # CAUSE
+        self.up = parameter(2, 4, 0.0)
+"""
+TRAINED = "[net.down.weight, net.up.weight]"
+LAYERS = {
+    name: PRETRAINED.replace(MADE, lines).replace("(x @ self.down) @ self.up", "self.up(self.down(x))")
+    .replace("[net.down, net.up]", TRAINED).replace("(net.down, net.up)", TRAINED)
+    for name, lines in BY_HAND.items()
+}  # fmt: skip
 LAYERS |= {f"{name}, at once": text.replace("range(17)", "range(0)") for name, text in LAYERS.items()}
 PROGRAMS = {"both": BOTH, "pretrained": PRETRAINED, "one": ONE, "weighted": WEIGHTED}
 PROGRAMS |= LAYERS
