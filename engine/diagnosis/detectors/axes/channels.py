@@ -54,7 +54,8 @@ class Channels:
     """Told where the layer behind the reshape takes as many channels as lie along another axis in front of it: where a
     layer gave them (a linear layer along the last axis, a convolution along the second one), or, of data, in front of a
     convolution, a normalisation of channels or a recurrent layer. Axes of one element do not count, nor does what was
-    laid out anew before, or random numbers that nothing else is made of."""
+    laid out anew before, or random numbers that nothing else is made of; nor where the last axis may have whole rows of
+    the last axis before, joined or parted."""
 
     def __init__(self, facts: Facts, origins: Origins) -> None:
         self._facts = facts
@@ -137,6 +138,9 @@ class Channels:
         source = what.channels if what.channels is not None else lie[0] if len(lie) == 1 else None
         if source is None or source == wanted or what.before[source] != count or count == 1 or not source * wanted:
             return
+        last, inner = what.behind[-1], what.before[-1]
+        if wanted == len(what.behind) - 1 and not (last % inner and inner % last):
+            return  # whole rows that are joined, or parted: two steps in one
         order = _order(what.before, what.behind, source, wanted)
         if order is None:
             return
