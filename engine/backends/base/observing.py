@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from adbg.engine.backends.base.graph import Graph
 from adbg.engine.types import SourceLine
 
 
@@ -258,6 +259,10 @@ class Keeping:
 
     def forward_mark(self) -> int | None:
         """A mark of this moment of a forward, for ``nodes_before``; None where nodes are not numbered when made."""
+        return None
+
+    def number_of(self, graph: Graph, key: int) -> int | None:
+        """The place of a node among all that forwards made, as ``forward_mark`` counts; None where it is not known."""
         return None
 
     def nodes_before(self, value: Any, mark: int, most: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from adbg.engine.backends.base.graph import Graph
 from adbg.engine.backends.base.observing import Keeping
 from adbg.engine.backends.paddle.graph import ACCUMULATE, PaddleGraph, Services
 from adbg.engine.backends.paddle.observing.steps import state_of
@@ -19,6 +20,9 @@ class PaddleKeeping(Keeping):
     def forward_mark(self) -> int | None:
         stacks = self._services.stacks
         return stacks.texts.take_number() if stacks.on else None
+
+    def number_of(self, graph: Graph, key: int) -> int | None:
+        return self._services.stacks.number(graph.node(key)) or None
 
     def nodes_before(self, value: Any, mark: int, most: int) -> int:
         graph = PaddleGraph([value], self._services)

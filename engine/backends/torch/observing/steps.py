@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from adbg.engine.backends.base import Need, OptimizerEvent, Tap, Watcher
+from adbg.engine.backends.base.graph import Graph
 from adbg.engine.backends.base.observing import Keeping
 from adbg.engine.backends.common.user_files import FrameFilter
 from adbg.engine.backends.torch import private
@@ -189,6 +190,9 @@ class TorchKeeping(Keeping):
 
     def forward_mark(self) -> int | None:
         return self._mark()
+
+    def number_of(self, graph: Graph, key: int) -> int | None:
+        return graph.describe(key).seq
 
     def nodes_before(self, value: Any, mark: int, most: int) -> int:
         return self._older(value, mark, most)

@@ -109,7 +109,7 @@ class Exchanged:
         self._folded: Marks[None] = Marks()
         self._results: Marks[_Result] = Marks()
         self._rows: Rows[_Exchange] = Rows()
-        self._origins = Origins()
+        self.origins = Origins()
         self._moves: dict[tuple[str, SourceLine | None], str] = {}
         self._found: list[_Exchange] = []
         self._seen: dict[tuple[str, SourceLine | None], set[tuple[int, int]]] = {}
@@ -117,7 +117,7 @@ class Exchanged:
 
     def operator(self, call: OperatorCall) -> None:
         name = plain(call.name)
-        self._origins.operator(call)
+        self.origins.operator(call)
         if call.error is not None or not call.results or not call.operands:
             return
         if self._any:
@@ -195,8 +195,8 @@ class Exchanged:
         if made is not None and set(made.what.axes) <= set(found.axes) and not found.data and not found.group:
             did = "stacked along one of them" if made.what.stacked else "exchanged these two axes"
             found.why = f"{made.name} at {place(made.line)} {did} before"
-        found.drawn = self._origins.of(source)
-        self._origins.forget(result)
+        found.drawn = self.origins.of(source)
+        self.origins.forget(result)
         if found.axes == (0, 1) and (len(found.before) > 2 or found.group):
             found.moved = self._moved(found, source)
         self._found.append(found)
@@ -302,7 +302,7 @@ class Exchanged:
         if met is None or met[0].paired:
             return
         what, target = met
-        if self._origins.is_pairing(target) and self._results.of(target) is None:
+        if self.origins.is_pairing(target) and self._results.of(target) is None:
             rows = what.axes[what.inner]
             what.paired = (
                 f"{call.name} at {place(line_of(call.lines))} compares the {what.behind[rows]} rows with "

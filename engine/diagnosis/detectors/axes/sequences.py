@@ -13,7 +13,7 @@ from adbg.engine.diagnosis.detectors.graphs.marks import Marks
 
 _RECURRENT = frozenset({"gru", "lstm", "rnn", "rnn_tanh", "rnn_relu"})
 _PARTS = frozenset({"unbind", "unstack"})
-_REDUCES = frozenset({"mean", "sum", "max", "min", "amax", "amin", "prod", "median", "logsumexp", "std", "var", "norm"})
+REDUCES = frozenset({"mean", "sum", "max", "min", "amax", "amin", "prod", "median", "logsumexp", "std", "var", "norm"})
 _MOVES = frozenset({
     "transpose", "swapaxes", "swapdims", "permute", "movedim", "moveaxis", "t", "T", "mT", "reshape", "view", "flatten",
     "unflatten", "squeeze", "unsqueeze", "getitem", "view_as", "reshape_as",
@@ -99,12 +99,12 @@ class Rows(Generic[What]):
             if known is None:
                 continue
             rows = known.what
-            if "loss" in name or "cross_entropy" in name or name in _DIFFERS:
+            if is_loss(name):
                 for target in call.operands[:2]:
                     if target is not operand and self._fits(rows, operand, target):
                         return rows.of, target
             for result in call.results:
-                here = _behind(call, name, operand, rows.axis)
+                here = behind(call, name, operand, rows.axis)
                 if here is not None and here < len(shape(result)) and shape(result)[here] == rows.size:
                     self._marks.put(result, _Rows(rows.of, here, rows.size), call.name, None)
             return None
@@ -118,7 +118,12 @@ class Rows(Generic[What]):
         return at < len(sizes) and sizes[at] == rows.size
 
 
-def _behind(call: OperatorCall, name: str, operand: Any, axis: int) -> int | None:
+def is_loss(name: str) -> bool:
+    return "loss" in name or "cross_entropy" in name or name in _DIFFERS
+
+
+def behind(call: OperatorCall, name: str, operand: Any, axis: int) -> int | None:
+    """Where an axis of an operand is in the first result; None where it is gone, or that cannot be told."""
     sizes, result = shape(operand), shape(call.results[0])
     first = operand is call.operands[0]
     if name in _MOVES:
@@ -126,7 +131,7 @@ def _behind(call: OperatorCall, name: str, operand: Any, axis: int) -> int | Non
     if name == "stack":
         at = axis_of(call) if len(call.arguments) > 1 or call.keywords else 0
         return axis + (at % len(result) <= axis) if at is not None else None
-    if name in _REDUCES and len(result) != len(sizes):
+    if name in REDUCES and len(result) != len(sizes):
         given = call.keywords.get(
             "dim", call.keywords.get("axis", call.arguments[1] if len(call.arguments) > 1 else None)
         )

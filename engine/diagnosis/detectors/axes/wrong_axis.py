@@ -8,7 +8,9 @@ from typing import Any
 
 from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
+from adbg.engine.diagnosis.detectors.axes.along import AlongBatch
 from adbg.engine.diagnosis.detectors.axes.attention import Attention
+from adbg.engine.diagnosis.detectors.axes.channels import Channels
 from adbg.engine.diagnosis.detectors.axes.exchanged import Exchanged
 from adbg.engine.diagnosis.detectors.axes.mixed import Reshaped
 from adbg.engine.diagnosis.detectors.axes.turned import axis_behind
@@ -48,9 +50,12 @@ class WrongAxis(Detector):
     or before what works along one of the two axes, where a transpose or a stack had made them, or batches of other
     sizes show which one is the batch; or, of data as well, before a recurrent layer, an attention or a loop that takes
     the first two axes for steps and rows of sequences, where no other layout of these explains it, also where it puts
-    columns of a feature map in front of the rows (``[b, c, h, w]`` to ``[w, b, c * h]``). And what was reduced
-    over one axis without keepdim meets its source, where a broadcast lines it up with another axis; seen where sizes
-    are equal, for else it raises.
+    columns of a feature map in front of the rows (``[b, c, h, w]`` to ``[w, b, c * h]``); or before a layer that takes
+    as many channels along one axis as lie along another one in front of it (``[b, t, c]`` to ``[b, c, t]`` before a
+    convolution), where a layer gave them, or that layer is a convolution or a recurrent one. A recurrent layer or an
+    attention that goes along the batch: one of its rows is picked, and its steps meet as many targets. And what was
+    reduced over one axis without keepdim meets its source, where a broadcast lines it up with another axis; seen where
+    sizes are equal, for else it raises.
 
     Evidence: both lines, the shapes and the axes; of sequences the places that a transpose fills with other numbers,
     and the loss that compares their rows with as many targets.
@@ -62,7 +67,8 @@ class WrongAxis(Detector):
     change places with them (all not told). Of sequences: random numbers that nothing else is made of; parts of a long
     recording that are cut at other places, where the rows stay in front (told only where they meet targets, and neither
     size divides the other); rows that are joined or parted, where one does (told only where the steps are in front, and
-    the rows meet targets that were not laid out anew). A normalisation of a symmetric matrix: of reductions, and of an
+    the rows meet targets that were not laid out anew). Attention between samples, and a mean over what is the same at
+    each step (not told, and a note). A normalisation of a symmetric matrix: of reductions, and of an
     attention over as many queries as keys, only a note is told.
     Cost: in sampled iterations a look at each operator's name; once the index, or what is reshaped, is read.
     """
@@ -75,6 +81,8 @@ class WrongAxis(Detector):
         self._normalised: Marks[_Along] = Marks()
         self._reshaped = Reshaped(facts)
         self._exchanged = Exchanged(facts)
+        self._channels = Channels(facts, self._exchanged.origins)
+        self._along = AlongBatch(facts, self._exchanged.origins)
         self._attention = Attention(facts, self._sums)
 
     def operator(self, call: OperatorCall) -> None:
@@ -93,10 +101,13 @@ class WrongAxis(Detector):
                     self._tell_reduced(known, one, call)
         self._softmax(call, name, result)
         self._reshaped.operator(call)
+        self._channels.operator(call, name)
+        self._along.operator(call, name)
         self._attention.operator(call, name)
 
     def iteration_end(self) -> None:
         self._exchanged.iteration_end()
+        self._channels.iteration_end()
         self._attention.iteration_end()
 
     def _softmax(self, call: OperatorCall, name: str, result: Any) -> None:

@@ -4,10 +4,9 @@ time."""
 from __future__ import annotations
 
 import collections
-import itertools
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from adbg.engine.backends.base import BackwardCall, OptimizerEvent
@@ -25,11 +24,13 @@ from adbg.engine.types import SourceLine
 
 _MOST = 8  # calls that are remembered
 _LARGEST = 5_000  # nodes of a call whose addresses are remembered, where nodes have no numbers
+_RISING = 4  # backwards in a row, each of more nodes than the one before
 
 
 @dataclass(slots=True)
 class Call:
-    """An outermost backward that began. ``mark``: nodes made from then on have higher numbers."""
+    """An outermost backward that began. ``mark``: nodes made from then on have higher numbers; None where the nodes of
+    this one have no numbers."""
 
     number: int
     location: SourceLine | None
@@ -69,27 +70,26 @@ class Joining(Detector):
 
     def remember(self, call: BackwardCall) -> Call:
         roots = call.roots()
-        numbered = bool(roots) and call.describe(roots[0]).seq is not None
+        keeping = self.facts.backend.keeping
+        mark = keeping.forward_mark() if roots and keeping.number_of(call, roots[0]) is not None else None
         count = call.count()
         nodes: frozenset[int] = frozenset()
-        if not numbered and count <= _LARGEST:
+        if mark is None and count <= _LARGEST:
             nodes = frozenset([call.address(key) for key in call.order()])
-        mark = self.facts.backend.made_so_far() if numbered else None
         root = call.address(roots[0]) if roots else 0
         found = Call(call.number, call.location, mark, nodes, root, count)
         self.earlier.append(found)
         self.begun += 1
         return found
 
-    @staticmethod
-    def is_older(call: BackwardCall, key: int, than: Call) -> bool:
+    def is_older(self, call: BackwardCall, key: int, than: Call) -> bool:
         """Whether node ``key`` was there when ``than`` began."""
         if call.is_accumulate(key):
             return False
-        number = call.describe(key).seq
-        if number is not None and than.mark is not None:
-            return number < than.mark
-        return call.address(key) in than.nodes
+        if than.mark is None:
+            return call.address(key) in than.nodes
+        number = self.facts.backend.keeping.number_of(call, key)
+        return number is not None and number < than.mark
 
     def links(self, call: BackwardCall, than: Call, through: int | None, known: set[int] | None = None) -> list[Link]:
         """Where this graph goes over into an older one, first to run first; only where that leads to ``through``.
@@ -230,6 +230,7 @@ class GraphGrows(Joining):
     for something that is carried from one iteration to the next is never detached.
 
     Evidence: nodes per backward over the iterations, and the tensor that joins this graph to an earlier one.
+    Gradients that vanish over so many iterations, and weights that steps in between have changed, are consequences.
     Mistaken for: a curriculum of longer sequences, which has no node of an earlier iteration.
     Cost: the count of nodes per backward.
     """
@@ -238,6 +239,20 @@ class GraphGrows(Joining):
         super().__init__(facts)
         self._counts: dict[SourceLine | None, list[tuple[int, int]]] = {}
         self._told: set[SourceLine | None] = set()
+        self._steps: set[tuple[str, int]] = set()  # where optimizers step
+        self._id = 0  # of what was told first
+
+    def optimizer(self, event: OptimizerEvent) -> None:
+        super().optimizer(event)
+        if event.what == "step" and event.line is not None and len(self._steps) < _MOST:
+            self._steps.add((event.line.file, event.line.line))
+
+    def end(self) -> None:
+        """A graph of several iterations has nodes that need the weights as they were before the steps in between."""
+        for each in list(self.facts.findings.values()) if self._id else ():
+            line = each.cause
+            if each.kind == "silent-overwrite" and line is not None and (line.file, line.line) in self._steps:
+                self.facts.tell(replace(each, victim_of=self._id))
 
     def backward_begin(self, running: Running) -> None:
         if len(running.chain) > 1:
@@ -246,10 +261,11 @@ class GraphGrows(Joining):
         before = self.earlier[-1] if self.earlier else None
         now = self.remember(call)
         counts = self._counts.setdefault(call.location, [])
+        if counts and now.count <= counts[-1][1]:
+            counts.clear()
         counts.append((self.facts.iteration, now.count))
-        del counts[:-4]
-        rises = all(second[1] > first[1] for first, second in itertools.pairwise(counts))
-        if before is None or not rises or len(counts) < 4 or call.location in self._told:
+        del counts[1 : 1 - _RISING]  # the first one stays: a small layer adds few nodes each time
+        if before is None or len(counts) < _RISING or call.location in self._told:
             return
         if counts[-1][1] >= 1.5 * counts[0][1] or counts[-1][1] - counts[0][1] >= 30:
             self._judge(call, before, counts)
@@ -267,7 +283,7 @@ class GraphGrows(Joining):
         older, newer = call.describe(links[0].older), call.describe(links[0].newer)
         found, forward = facts.node(call, links[0].older)
         what = f"'{name}'" if name else f"the result of {older.unique_name}"
-        facts.tell(
+        id = facts.tell(
             Finding(
                 0, "graph-grows", "warning", 0.88,
                 f"{what}, made at {place(line)}, carries the graph of all earlier iterations into this one: "
@@ -282,3 +298,4 @@ class GraphGrows(Joining):
                 next=["info graph", "why alive"],
             )
         )  # fmt: skip
+        self._id = self._id or id

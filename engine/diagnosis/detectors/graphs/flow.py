@@ -71,6 +71,7 @@ class Flow:
         self.escapes: list[Cut] = []  # in order, the last of each place behind the others
         self._cut_at: dict[tuple[str, SourceLine | None], int] = {}
         self._round_at: dict[tuple[str, SourceLine | None], int] = {}
+        self.stepping = False  # what an optimizer writes is no initialisation
         self._bits = itertools.count()
 
     def of(self, value: Any) -> Known | None:
@@ -102,18 +103,19 @@ class Flow:
     def note(self, call: OperatorCall) -> None:
         name, lines = call.name, call.lines
         line = lines[0] if lines else None
+        made = line if not self.stepping else None
         values = gradients = cuts = rounds = 0
         for operand in call.operands:
             v, g, c, r = self._reach(operand, call)
             values, gradients, cuts, rounds = values | v, gradients | g, cuts | c, rounds | r
-        for each in writes(call) if line is not None else ():
+        for each in writes(call) if made is not None else ():
             written = self.leaf(each)
             if written is not None and written.used is None:
-                written.written = line
+                written.written = made
         if not values:
             for result in call.results:
                 if result.is_leaf and result.requires_grad:
-                    self.add_leaf(result, line)
+                    self.add_leaf(result, made)
                 elif id(result) in self.known:
                     del self.known[id(result)]
             return
@@ -127,7 +129,7 @@ class Flow:
             turn = 1 << self._at(self._round_at, self.rounds, Cut(name, lines, "its derivative is 0"), gradients)
         for result in call.results:
             if result.is_leaf and result.requires_grad:
-                leaf = self.add_leaf(result, line)
+                leaf = self.add_leaf(result, made)
                 if any(result is operand for operand in call.operands):
                     continue  # written in place: a parameter's own initialisation, or a step
                 bit = 1 << leaf.place
@@ -154,7 +156,7 @@ class Flow:
         wants = operand.requires_grad
         known = self.of(operand)
         if operand.is_leaf and wants:
-            leaf = self.add_leaf(operand, call.lines[0] if call.lines else None)
+            leaf = self.add_leaf(operand, call.lines[0] if call.lines and not self.stepping else None)
             if (
                 leaf.used is None
                 and call.lines

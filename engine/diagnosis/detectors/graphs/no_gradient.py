@@ -80,6 +80,7 @@ class NoGradient(Detector):
 
     def optimizer(self, event: OptimizerEvent) -> None:
         """One that was made, or holds other tensors than before, is to be found again."""
+        self._flow.stepping = event.what == "step"
         if event.optimizer is None or event.what not in ("made", "step"):
             return
         holds = hash(tuple(map(id, event.tensors)))
@@ -121,6 +122,7 @@ class NoGradient(Detector):
         if not self._off and len(running.chain) == 1 and is_off(self.facts.backend, running):
             self._off = True
             tell_off(self.facts, running)
+        self._flow.stepping = False  # one that failed
         if not self.facts.sampled:
             return
         flow = self._flow

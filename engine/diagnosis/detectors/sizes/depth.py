@@ -35,6 +35,7 @@ class _Chain:
     iterations: list[int] = field(default_factory=list)
     ways: list[int] = field(default_factory=list)  # -1: shrinks, 1: grows, 0: neither
     norms: list[Sequence[float]] = field(default_factory=list)
+    nodes: list[int] = field(default_factory=list)
     begins: Place | None = None
     ends: Place | None = None
     backward: int = 0
@@ -51,7 +52,8 @@ class Depth(Detector):
     Evidence: the norms at nodes of the same operator, from the loss to the input, by iteration.
     Mistaken for: single small layers, heads that are initialised with zeros and frozen layers do not count: at least
     four nodes of one operator have to go the same way by a factor of 100,000 in every iteration that was looked at. A
-    leaky integrator, whose own constant factor makes it forget (a note).
+    leaky integrator, whose own constant factor makes it forget (a note). Depth that grows with each iteration is a
+    consequence of a history that is never cut off.
     Cost: two norms a node, in sampled iterations.
     """
 
@@ -112,6 +114,7 @@ class Depth(Detector):
         chain = self._chains.setdefault(op, _Chain())
         chain.iterations.append(self.facts.iteration)
         chain.ways.append(way)
+        chain.nodes.append(len(nodes))
         if not way:
             return
         chain.norms.append(norms if len(norms) <= 8 else norms[:: -(-len(norms) // 8)])
@@ -184,8 +187,14 @@ class Depth(Detector):
             + (f", {made}in `{text}`" if text else ""),
             node=FoundAt(op, at.unique, at.module, None), backward=chain.backward, forward=at.forward,
             cause=self.facts.cause(cause),
-            evidence=evidence, next=[f"b {at.unique}", f"b {chain.ends.unique}"],
+            evidence=evidence, next=[f"b {at.unique}", f"b {chain.ends.unique}"], victim_of=self._grown(chain),
         ))  # fmt: skip
+
+    def _grown(self, chain: _Chain) -> int | None:
+        """The finding that each backward runs through all earlier iterations, where that is what makes it so deep."""
+        rises = all(later > earlier for earlier, later in itertools.pairwise(chain.nodes))
+        told = (each.id for each in self.facts.findings.values() if each.kind == "graph-grows")
+        return next(told, None) if rises and len(chain.nodes) > 1 else None
 
     def _born(self, op: str, chain: _Chain, act: tuple[float, int, Place] | None) -> SourceLine | None:
         """Where most of the layers were made, if one line runs all of them and does not say what they are:

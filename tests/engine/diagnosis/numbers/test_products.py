@@ -15,6 +15,7 @@ torch.manual_seed(0)
 Module, noise = nn.Module, torch.randn
 def parameter(rows, columns, value):
     return nn.Parameter(torch.full((rows, columns), value))
+plain = {"bias": False}
 def freeze(module):
     module.requires_grad_(False)
 def adam(parameters):
@@ -27,6 +28,7 @@ paddle.seed(0)
 Module, noise = nn.Layer, lambda *shape: paddle.randn(shape)
 def parameter(rows, columns, value):
     return paddle.create_parameter([rows, columns], "float32", default_initializer=nn.initializer.Constant(value))
+plain = {"bias_attr": False}
 def freeze(module):
     for each in module.parameters():
         each.stop_gradient = True
@@ -93,14 +95,40 @@ for step in range(17):
     optimizer.CLEAR()
 net = Adapter(base)""",
 )
+# What a layer makes is set to zero by hand; with and without a pre-training, in which nobody watches that.
+BY_HAND = {
+    "by a call each": """        self.down, self.up = nn.Linear(6, 2, **plain), nn.Linear(2, 4, **plain)
+        ZERO(self.down.weight)  # CAUSE
+        ZERO(self.up.weight)
+""",
+    "in a loop": """        self.down, self.up = nn.Linear(6, 2, **plain), nn.Linear(2, 4, **plain)
+        for each in (self.down, self.up):
+            ZERO(each.weight)  # CAUSE
+""",
+}
+MADE = """        self.down = parameter(6, 2, 0.0)  # CAUSE
+        self.up = parameter(2, 4, 0.0)
+"""
+TRAINED = "[net.down.weight, net.up.weight]"
+LAYERS = {
+    name: PRETRAINED.replace(MADE, lines).replace("(x @ self.down) @ self.up", "self.up(self.down(x))")
+    .replace("[net.down, net.up]", TRAINED).replace("(net.down, net.up)", TRAINED)
+    for name, lines in BY_HAND.items()
+}  # fmt: skip
+LAYERS |= {f"{name}, at once": text.replace("range(17)", "range(0)") for name, text in LAYERS.items()}
 PROGRAMS = {"both": BOTH, "pretrained": PRETRAINED, "one": ONE, "weighted": WEIGHTED}
+PROGRAMS |= LAYERS
 PROGRAMS |= {"unscaled": UNSCALED.replace("SCALE", "1e6"), "scaled": SCALED.replace("SCALE", "1.0")}
 
 
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     clear = "zero_grad" if request.param == "torch" else "clear_grad"
-    texts = {name: HEAD[request.param] + text.replace("CLEAR()", f"{clear}()") for name, text in PROGRAMS.items()}
+    zero = "nn.init.zeros_" if request.param == "torch" else "nn.initializer.Constant(0.0)"
+    texts = {
+        name: HEAD[request.param] + text.replace("CLEAR()", f"{clear}()").replace("ZERO", zero)
+        for name, text in PROGRAMS.items()
+    }
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
 
 
@@ -120,6 +148,12 @@ def test_two_factors_that_are_zero(runs: dict[str, Run]) -> None:
 def test_two_factors_behind_a_pretraining(runs: dict[str, Run]) -> None:
     found = runs["pretrained"].check_first("zero-gradient")
     assert "iteration 19:" in " ".join(found["evidence"]), found
+
+
+@each
+@pytest.mark.parametrize("name", LAYERS)
+def test_two_layers_that_are_set_to_zero(runs: dict[str, Run], name: str) -> None:
+    runs[name].check_first("zero-gradient")
 
 
 @each
