@@ -119,7 +119,7 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 each = pytest.mark.parametrize(
-    "runs", [case(name, name, group=f"graphs-truncated-{name}") for name in FRAMEWORKS], indirect=True
+    "runs", [case(name, name, group=f"numbers-truncated-{name}") for name in FRAMEWORKS], indirect=True
 )
 
 
