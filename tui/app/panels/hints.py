@@ -12,8 +12,8 @@ from adbg.tui.app.panels.console import CommandInput
 
 # With the console focused: id of the key table or "", key when it is not in the table, word.
 CONSOLE_HINTS = (
-    ("", "enter", "Run"), ("", "tab", "Complete"), ("", "↑", "History"), ("", "^r", "Search history"),
-    ("consolefocus", "^x", "Panels"),
+    ("", "enter", "Run"), ("main", "esc", "Panels"), ("", "tab", "Complete"), ("", "↑", "History"),
+    ("", "^r", "Search history"),
     ("interrupt", "^c", "Pause"), ("help", "f1", "Help"),
 )  # fmt: skip
 
