@@ -304,7 +304,7 @@ class EventFeed:
         self.reader.read_shown()
 
     def _found(self, event: events.Found) -> None:
-        if event.what != "changed" and event.finding.victim_of is None:
+        if event.worth_a_line:
             told = event.what == "told"
             style = {"error": "bad", "warning": "warn"}.get(event.finding.severity, "dim") if told else "dim"
             first = told and len(self.debugger.findings.ranked()) == 1

@@ -133,6 +133,28 @@ def test_what_comes_is_told_once(watched: Callable[..., Watched]) -> None:
     assert session.debugger.findings.ranked() == []
 
 
+def test_what_the_command_finds_and_lists_is_not_told_besides(watched: Callable[..., Watched]) -> None:
+    """At a stop at NaN, the look of the command itself finds it."""
+    session = watched()
+    answers = detecting(session, FOUND)
+    agent = session.program.agents[0]
+
+    def looks(request: protocol.Diagnose) -> protocol.DiagnosisBody:
+        if request.action == "state":
+            agent.event(protocol.Found(FOUND))
+        return answers(request)
+
+    agent.do_diagnose = looks  # type: ignore[attr-defined]
+    assert "gradients add up" in session.run("diagnose").text
+    agent.event(protocol.Found(OTHER))
+    session.wait(events.Found, 2)
+    assert [each.worth_a_line for each in session.of(events.Found)] == [False, True]
+    session.debugger.findings.begin()
+    assert "nonfinite: nothing" in session.run("diagnose nonfinite").text
+    session.wait(events.Found, 3)
+    assert session.of(events.Found)[-1].worth_a_line, "it is of another kind, and not in that list"
+
+
 def test_of_a_job_every_process_says_how_far_it_is(watched: Callable[..., Watched]) -> None:
     """The current one may be the launcher, which calls no backward; one that does not answer holds up nobody."""
 

@@ -50,7 +50,8 @@ def diagnose(debugger: Debugger, argument: str) -> CommandResult:
     begins = debugger.settings.diagnosis is None and debugger.alive
     if begins:
         debugger.settings.diagnose(protocol.Diagnose("start"))
-    on = _look(debugger)
+    with contextlib.nullcontext() if only else debugger.findings.listed():
+        on = _look(debugger)
     return findings_result(debugger, only, on, begins)
 
 
