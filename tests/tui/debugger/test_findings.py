@@ -128,7 +128,11 @@ def test_in_words() -> None:
     )
     for words in expected:
         assert words in text, text
+    order = ("change  ", "what proves it", "node  ", "evidence  ", "also  ", "certainty", "what to try", "next  ")
+    places = [text.index(each) for each in order]
+    assert places == sorted(places), f"advice stands apart from evidence\n{text}"
     short = finding_lines(row, 80, whole=False)
+    assert "what" not in short[-1].text
     assert "evidence" not in "\n".join(line.text for line in short)
     assert all(len(line.text) <= 60 for line in finding_lines(row, 60) if "loss" not in line.text)
 
