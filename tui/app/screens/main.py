@@ -164,6 +164,13 @@ class MainScreen(PanelScreen):
         self.widget_of(self.focused_panel).focus(scroll_visible=False)
         self.retitle()
 
+    def on_screen_suspend(self) -> None:
+        """Another screen stands in front: its keys are the ones that do something."""
+        self.hints.show()
+
+    def on_screen_resume(self) -> None:
+        self.hints.show()
+
     def show_heading(self) -> None:
         """Titles of the graph's columns."""
         self.head.update(theme.styled(self.graph.heading(self.graph.size.width or 40)))
