@@ -41,11 +41,11 @@ def why_none(file: str, line: int, made: Collection[int]) -> str:
     around = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and _first(node) <= line <= _last(node)]
     if not around or (text.startswith("#") and not isinstance(around[-1], ast.Expr)):
         return "that line is a comment" if text.startswith("#") else ""
-    return _of_statement(around, line, made)
+    return _of_statement(around, made)
 
 
-def _of_statement(around: list[ast.stmt], line: int, made: Collection[int]) -> str:
-    """``around``: the statements that the line is in, the innermost one last."""
+def _of_statement(around: list[ast.stmt], made: Collection[int]) -> str:
+    """``around``: the statements that a line is in, the innermost one last."""
     statement = around[-1]
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
         return "that line is text, a docstring"
@@ -65,7 +65,7 @@ def _of_statement(around: list[ast.stmt], line: int, made: Collection[int]) -> s
 
 
 def _first(statement: ast.stmt) -> int:
-    decorators = getattr(statement, "decorator_list", ())
+    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
     return min([statement.lineno, *(each.lineno for each in decorators)])
 
 

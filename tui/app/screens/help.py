@@ -108,7 +108,8 @@ def _columns(rows: list[tuple[str, str]], width: int) -> list[Spans]:
     lines: list[Spans] = []
     for row in range(height):
         left, *right = (_cell(key, text, size, each - 1) for key, text in rows[row::height])
-        for spans, beside in zip_longest(left, right[0] if right else [], fillvalue=[]):
+        nothing: Spans = []
+        for spans, beside in zip_longest(left, right[0] if right else [], fillvalue=nothing):
             room = each - sum(cell_len(text) for text, _ in spans)
             lines.append([*spans, (" " * room, ""), *beside] if beside else spans)
     return lines
