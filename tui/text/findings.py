@@ -89,7 +89,7 @@ def finding_lines(row: Ranked, width: int, whole: bool = True, keys: bool = Fals
         add("node", node, finding.forward or place)
     elif seen:
         add("seen", seen, finding.forward or place)
-    for i, proof in enumerate(finding.evidence):
+    for i, proof in enumerate(each for each in finding.evidence if each not in finding.advice):
         add("" if i else "evidence", proof)
     for other in row.also:
         at = place_of(other)
@@ -99,8 +99,10 @@ def finding_lines(row: Ranked, width: int, whole: bool = True, keys: bool = Fals
         add("certainty", f"{finding.confidence:.0%}", style="dim")
     if lines[-1].text.strip() == PROOF:
         del lines[-1]
-    if finding.next:
+    if finding.next or finding.advice:
         lines.append(FindingLine(f"   {ADVICE}", "title", place, number))
+    for i, text in enumerate(finding.advice):
+        add("" if i else "advice", text)
     for i, command in enumerate(finding.next):
         add("" if i else "next", f"{i + 1}  {command}" if keys else command, style="dim")
     return lines

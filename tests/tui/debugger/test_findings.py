@@ -131,6 +131,9 @@ def test_in_words() -> None:
     order = ("change  ", "what proves it", "node  ", "evidence  ", "also  ", "certainty", "what to try", "next  ")
     places = [text.index(each) for each in order]
     assert places == sorted(places), f"advice stands apart from evidence\n{text}"
+    advised = replace(finding, evidence=["norm 3.1", "use a mask"], advice=["use a mask"])
+    text = "\n".join(line.text for line in finding_lines(rows(advised)[0], 80))
+    assert text.count("use a mask") == 1 and text.index("what to try") < text.index("advice    use a mask"), text
     short = finding_lines(row, 80, whole=False)
     assert "what" not in short[-1].text
     assert "evidence" not in "\n".join(line.text for line in short)
