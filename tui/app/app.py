@@ -31,7 +31,7 @@ from adbg.tui.app.lines.painting import Painted
 from adbg.tui.app.log.nodes import node_index, occurrence_of
 from adbg.tui.app.log.vlog_panel import VlogPanel
 from adbg.tui.app.lookups import Lookups
-from adbg.tui.app.messages import CommandDone, Read, Stray
+from adbg.tui.app.messages import CommandBegins, CommandDone, Read, Stray
 from adbg.tui.app.palette import TableCommands
 from adbg.tui.app.panels import source_file
 from adbg.tui.app.panels.console import CommandInput, History
@@ -71,6 +71,7 @@ class AdbgApp(OtherScreens, Painted):
         self.values = ValueActions(debugger, self.main, self.reader, self.run_line)
         self.feed = EventFeed(debugger, self.main, self.reader, self.run_line)
         self.feed.profiles.submit = self.runner.try_all
+        self.runner.told = lambda: debugger.stop is None or debugger.stop is self.feed.arrived
         self.failures = Failures()
         self.crash = ""  # why the screen ended, in one line
         self._unsubscribe = debugger.model.subscribe(self.feed.put)
@@ -236,6 +237,11 @@ class AdbgApp(OtherScreens, Painted):
         if isinstance(event.input, CommandInput):
             self.runner.entered(*event.input.accept())
 
+    def on_command_begins(self, event: CommandBegins) -> None:
+        if not self.leaving:
+            self.feed.catch_up()
+            self.runner.begins(event.line)
+
     def on_command_done(self, event: CommandDone) -> None:
         """Output or error of a command."""
         result = None if self.leaving else self.runner.show(event)
@@ -273,6 +279,7 @@ class AdbgApp(OtherScreens, Painted):
     def action_run_command(self, line: str) -> None:
         """A key that is a command. A few steps wait for the one under way; the rest of a held key is dropped."""
         word = line.split()[0]
+        self.main.leave_answer()
         if word == "next" and self.main.next_match():
             return
         self.main.searching = False
@@ -292,7 +299,7 @@ class AdbgApp(OtherScreens, Painted):
             self._last_step = self._ahead.take()
             self.run_line(self._last_step)
         else:
-            self.main.say(f"not done, this is another kind of stop: {self._ahead.drop()} (typed ahead)", "warn")
+            self.main.say(self._ahead.drop(stop), "warn")
 
     def action_repeat(self) -> None:
         self.action_run_command(self._last_step)

@@ -6,10 +6,11 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from adbg.engine.errors import AdbgError
-from adbg.tui.app.messages import CommandDone
+from adbg.tui.app.messages import CommandBegins, CommandDone
 from adbg.tui.app.screens.main import MainScreen
 from adbg.tui.commands.startup import SETTLED, run_startup
 from adbg.tui.commands.table import CommandResult, execute, repeatable
@@ -19,6 +20,7 @@ from adbg.tui.debugger.stop_view import as_error
 
 CTRL_C = "ctrl+c"
 TRIAL = "\0trial "
+TOLD = 0.1  # seconds that a command waits for the stop before it to be on its way to the screen
 
 Run = Callable[[], CommandResult]
 
@@ -75,13 +77,19 @@ def completions(debugger: Debugger, line: str) -> list[str]:
 class CommandRunner:
     """Runs lines for ``debugger`` and shows what they say on ``main``; ``post`` brings messages to the app."""
 
-    def __init__(self, debugger: Debugger, main: MainScreen, post: Callable[[CommandDone], object]) -> None:
+    def __init__(
+        self, debugger: Debugger, main: MainScreen, post: Callable[[CommandBegins | CommandDone], object]
+    ) -> None:
         self.debugger = debugger
         self.main = main
         self._post = post
         self._queue = CommandQueue(post)
         self._cancelled = threading.Event()
+        self.told: Callable[[], bool] = lambda: True  # the stop at hand is on its way to the screen
         self._last_line = ""  # an empty one repeats it
+        self._waiting = 0  # commands whose turn did not come yet
+        self._begun: list[str] = []  # and those that run now
+        self._above = ""  # the last command that stands in the console
         self._interrupts = Interrupts(debugger)
         self._trials: dict[int, Callable[[str], None]] = {}  # who waits for the answer to ``try_all``
 
@@ -127,16 +135,35 @@ class CommandRunner:
     def run(self, line: str, echo: bool = True, waits: bool = False) -> None:
         """Run a console command; its output follows. ``waits``: until the program stands still, as one of several lines
         that follow each other."""
-        if echo:
-            self.main.say(f"(adbg) {line.rstrip()}", "echo")
 
         def work() -> CommandResult:
             while waits and self.debugger.state is State.RUNNING and not self._cancelled.is_set():
                 self.debugger.model.wait_state(*SETTLED, timeout=0.2)
+            if echo:
+                until = time.monotonic() + TOLD
+                while not self.told() and time.monotonic() < until:
+                    time.sleep(0.002)
+                self._post(CommandBegins(line))
             return execute(self.debugger, line)
 
+        self._wait_for(1 if echo else 0)
         put = self._queue.at_once if line.split(None, 1)[:1] in (["pause"], ["interrupt"]) else self._queue.put
         put(line, work)
+
+    def begins(self, line: str) -> None:
+        """Its turn came: the line is shown only now, so that answers of those before it stand above it."""
+        self._wait_for(-1)
+        self._begun.append(line)
+        self._echo(f"(adbg) {line.rstrip()}")
+
+    def _echo(self, text: str) -> None:
+        self.main.say(text, "echo")
+        self._above = text
+
+    def _wait_for(self, more: int) -> None:
+        self._waiting += more
+        late = self._waiting if self._waiting > 1 or self._queue.pending else 0
+        self.main.transcript.hint("waiting", f"{late} command{'s' * (late > 1)} waiting" if late else "")
 
     def try_all(self, lines: list[str], then: Callable[[str], None]) -> None:
         """Run lines up to the first that is refused; ``then`` gets "" or what was wrong, on the UI thread. What is
@@ -166,7 +193,12 @@ class CommandRunner:
             self._tried(done)
             return None
         if done.line.startswith("(adbg) "):
-            self.main.say(done.line, "echo")
+            self._echo(done.line)
+        elif done.line in self._begun:
+            self._begun.remove(done.line)
+            shown = f"(adbg) {done.line.rstrip()}"
+            if self._above != shown and (done.result is None or done.result.text):
+                self._echo(shown)  # another one ran meanwhile: whose answer this is
         if done.error is not None:
             self.main.say_error(done.error)
             self.main.answered(f"{done.error.message}\n{done.error.hint}".strip())
@@ -174,7 +206,7 @@ class CommandRunner:
         result: CommandResult | None = done.result
         if result is None:
             return None
-        self.main.answered(result.text)
+        self.main.answered("" if result.action else result.text)
         if result.text and not result.action:  # help and reports have screens
             self.main.say(result.text)
         if done.line == CTRL_C:

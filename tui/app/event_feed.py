@@ -78,11 +78,12 @@ class EventFeed:
         self.reader = reader
         self._run_line = run_line
         self._incoming: deque[events.Event] = deque()
-        self.put = self._incoming.append
+        self.arrived: NodeStop | None = None  # the last stop that was put
         self.output = ScreenText()
         self._input = InputWatch(debugger)
         self.profiles = ProfileWatch(debugger, main, reader.lookups)
         main.open_ranks = self._open_ranks
+        self._untold: deque[NodeStop] = deque()  # stops that are not in the console yet
         self._tip_due = True
         self._began_at: float | None = None
         self._shown: tuple[int, Process | None] = (-1, None)  # the run and its process that are shown
@@ -116,6 +117,11 @@ class EventFeed:
     def idle(self) -> bool:
         """No event waits to be shown."""
         return not self._incoming
+
+    def put(self, event: events.Event) -> None:
+        self._incoming.append(event)
+        if isinstance(event, events.Stopped):
+            self.arrived = event.stop
 
     def drain(self) -> None:
         """Take in what came since the last tick."""
@@ -172,7 +178,8 @@ class EventFeed:
 
     def _stopped(self, event: events.Stopped) -> None:
         stop = event.stop
-        self.main.app.set_timer(SETTLE, lambda: self._tell_stop(stop))
+        self._untold.append(stop)
+        self.main.app.set_timer(SETTLE, self._tell_stops)
         self._follow_log()
         self.main.vlog.note(_stop_note(stop), _now(), stop=True)
         if self.debugger.stop is not stop:
@@ -189,12 +196,19 @@ class EventFeed:
         for line in stop_commands(self.debugger):
             self._run_line(line)
 
-    def _tell_stop(self, stop: NodeStop) -> None:
+    def _tell_stops(self) -> None:
         """The stop in the console: a moment later, so that what the program wrote before it stands before it."""
-        bad = stop.reason in BAD
-        self.main.say(stop_title(stop), "bad" if bad else "stop")
-        if message := stop_message(stop):
-            self.main.say("  " + message, "bad" if bad else "warn")
+        while self._untold:
+            stop = self._untold.popleft()
+            bad = stop.reason in BAD
+            self.main.say(stop_title(stop), "bad" if bad else "stop")
+            if message := stop_message(stop):
+                self.main.say("  " + message, "bad" if bad else "warn")
+
+    def catch_up(self) -> None:
+        """Before the next command is shown: what became of those above it."""
+        self.drain()
+        self._tell_stops()
 
     def _banner(self, stop: NodeStop) -> None:
         """The evidence of a bad stop; at the first stop of all, what to do."""
@@ -290,7 +304,7 @@ class EventFeed:
         self.reader.read_shown()
 
     def _found(self, event: events.Found) -> None:
-        if event.what != "changed" and event.finding.victim_of is None:
+        if event.worth_a_line:
             told = event.what == "told"
             style = {"error": "bad", "warning": "warn"}.get(event.finding.severity, "dim") if told else "dim"
             first = told and len(self.debugger.findings.ranked()) == 1

@@ -23,6 +23,13 @@ class Read(Message):
 
 
 @dataclass(eq=False)
+class CommandBegins(Message):
+    """The turn of a console command came: its line is shown, and its answer follows."""
+
+    line: str
+
+
+@dataclass(eq=False)
 class CommandDone(Message):
     """A console command ended: its ``CommandResult``, or the error."""
 

@@ -17,9 +17,17 @@ from textual.dom import DOMNode
 from textual.message import Message
 from textual.timer import Timer
 
+from adbg.engine.types import NodeStop, StopReason
+
 PATIENCE = 0.5  # seconds; a widget that was taken away gives no answer, and a slow one holds no keyboard
 
 Result = TypeVar("Result")
+
+_STOPS = {
+    StopReason.BREAKPOINT: "at a breakpoint", StopReason.PAUSE: "because it was paused",
+    StopReason.NAN: "at a NaN", StopReason.INF: "at an infinity", StopReason.ERROR: "at an exception",
+    StopReason.BACKWARD: "at the bounds of a backward", StopReason.ENTRY: "where a backward begins",
+}  # fmt: skip
 
 
 class StepsAhead:
@@ -45,11 +53,15 @@ class StepsAhead:
         """The next line to run; "" for none."""
         return self._lines.popleft() if self._lines else ""
 
-    def drop(self) -> str:
-        """Forget them; which they were."""
-        dropped = ", ".join(self._lines)
+    def drop(self, stop: NodeStop | None) -> str:
+        """Forget them; which they were, what came before them (``stop``; None: the end), and what to do."""
+        dropped, many = ", ".join(self._lines), len(self._lines) > 1
         self._lines.clear()
-        return dropped
+        they = "They were" if many else "It was"
+        head = f"typed ahead and not run: {dropped}. {they} to follow a step, but"
+        if stop is None:
+            return f"{head} the program stands at no node any more"
+        return f"{head} the program stopped {_STOPS.get(stop.reason, 'elsewhere')}: press the key again to go on"
 
 
 class KeyDone(Message):

@@ -159,7 +159,7 @@ class TextWriter(Writer):
         self._lines(self._err, "stderr", "\n".join(growth_lines(event.growth)))
 
     def found(self, event: events.Found) -> None:
-        if event.what != "changed" and event.finding.victim_of is None:
+        if event.worth_a_line:
             self._lines(self._err, "stderr", told_line(event.finding, event.what, event.rank))
 
     def diagnosed(self, findings: Findings, cut: str = "") -> None:

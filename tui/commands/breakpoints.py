@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from adbg.engine.errors import CommandError, UnknownName
 from adbg.engine.names import is_address
-from adbg.tui.commands.table import CommandResult, command, need, numbers_of, table_result
+from adbg.tui.commands.table import CommandResult, command, need, numbers_of
 from adbg.tui.debugger.breakpoint_list import Breakpoint
+from adbg.tui.text.formatting import table_text
 
 if TYPE_CHECKING:
     from adbg.tui.debugger.debugger import Debugger
 
+WIDTH = 73  # cells of what stands below a breakpoint: with the prefix of batch mode, the terminal has 80
+BELOW = " " * 5
 COLUMNS = ("num", "type", "enabled", "hits", "matches", "spec", "condition", "note")
 
 
@@ -55,9 +60,7 @@ def breakpoint_table(debugger: Debugger) -> CommandResult:
     found = debugger.settings.breakpoints
     rows: list[tuple[object, ...]] = []
     for row in found:
-        ignore = f"from hit {row.ignore}" if row.ignore > row.hits else ""
-        note = "; ".join(part for part in (ignore, row.message) if part)
-        rows.append((row.id, kind_of(row), row.enabled, row.hits, row.matches, row.spec, row.condition, note))
+        rows.append((row.id, kind_of(row), row.enabled, row.hits, row.matches, row.spec, row.condition, _note(row)))
         rows.extend(("", "", "", "", "", f"    {line}", "", "") for line in row.commands)
     error = (
         "stops at exceptions in backward and at one that ends the program"
@@ -65,7 +68,28 @@ def breakpoint_table(debugger: Debugger) -> CommandResult:
         else "does not stop at exceptions (`enable error`)"
     )
     head = error if rows else f"no breakpoint is set; {error}"
-    return table_result(COLUMNS, rows, head, [row_value(row) for row in found])
+    text = "\n".join([head, *_listed(found)])
+    return CommandResult(text, [row_value(row) for row in found], COLUMNS, tuple(rows))
+
+
+def _note(row: Breakpoint) -> str:
+    ignore = f"from hit {row.ignore}" if row.ignore > row.hits else ""
+    return "; ".join(part for part in (ignore, row.message) if part)
+
+
+def _listed(found: Sequence[Breakpoint]) -> list[str]:
+    """A line each, and below it, as gdb has it, what may be long: its condition, a note, its commands."""
+    if not found:
+        return []
+    cells = [(row.id, kind_of(row), row.enabled, row.hits, row.matches, row.spec) for row in found]
+    head, *heads = table_text(COLUMNS[:6], cells).split("\n")
+    lines = [head]
+    for row, text in zip(found, heads):
+        lines.append(text)
+        for each in (f"if {row.condition}" if row.condition else "", _note(row)):
+            lines += wrap(each, WIDTH, initial_indent=BELOW, subsequent_indent=BELOW, break_on_hyphens=False)
+        lines += [f"{BELOW}  {command}" for command in row.commands]
+    return lines
 
 
 def _add(debugger: Debugger, argument: str, **kind: bool) -> CommandResult:

@@ -183,6 +183,13 @@ class Found:
     finding: Finding
     what: str = "told"  # or "changed", "taken back"
     of_job: bool = False  # several ranks show it together, and this one was the last to tell its part
+    listed: bool = False  # in the answer to a command that is under way
+
+    @property
+    def worth_a_line(self) -> bool:
+        """Of its own, for people: it is new, no consequence of another, and is listed nowhere."""
+        new = self.what == "taken back" or (self.what == "told" and not self.listed)
+        return new and self.finding.victim_of is None
 
     @property
     def rank(self) -> int | None:

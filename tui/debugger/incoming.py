@@ -192,7 +192,8 @@ class Incoming:
             tell(events.ProfileChanged(process, body.state))
         elif isinstance(body, protocol.Found):
             if what := self.findings.add(process, body.finding):
-                tell(events.Found(process, self.findings.worded(process, body.finding), what))
+                worded = self.findings.worded(process, body.finding)
+                tell(events.Found(process, worded, what, listed=self.findings.listing))
         elif isinstance(body, protocol.RankFacts):
             for finding, what in self.findings.compare(process, body):
                 tell(events.Found(process, finding, what, of_job=True))

@@ -139,7 +139,7 @@ class Printer:
         elif isinstance(event, events.MemoryGrows):
             self.say("\n".join(growth_lines(event.growth)), RED)
         elif isinstance(event, events.Found):
-            if event.what != "changed" and event.finding.victim_of is None:
+            if event.worth_a_line:
                 weak = event.what != "told" or event.finding.severity == "note"
                 self.say(told_line(event.finding, event.what, event.rank), DIM if weak else RED)
         elif isinstance(event, events.StopQueued):

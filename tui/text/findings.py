@@ -13,6 +13,7 @@ from adbg.tui.text.formatting import file_text, place_text
 
 NOBODY = "adbg got into no Python process of the program"
 INTERRUPTED = "SIGINT"  # of a program whose launcher hides how it ended
+PROOF, ADVICE = "what proves it", "what to try"  # headings of a finding in full
 _LABEL = 10  # cells of a label and what parts it from its text
 
 
@@ -60,8 +61,8 @@ def cause_text(cause: Cause) -> str:
 
 
 def finding_lines(row: Ranked, width: int, whole: bool = True, keys: bool = False) -> list[FindingLine]:
-    """One finding: what is wrong, which line to change, what proves it, what shows it. ``whole``: evidence and
-    commands too. ``keys``: commands are numbered, by the key that runs each."""
+    """One finding: what is wrong and which line to change, then under a heading each what proves it and what to try.
+    ``whole``: these too. ``keys``: commands are numbered, by the key that runs each."""
     finding, number = row.finding, row.number
     style = {"error": "bad", "warning": "warn"}.get(finding.severity, "")
     place = place_of(finding)
@@ -83,20 +84,27 @@ def finding_lines(row: Ranked, width: int, whole: bool = True, keys: bool = Fals
             lines.append(FindingLine((rest if i else first) + part, style, at, number))
 
     node, seen = _node_text(finding), _seen_text(finding)
+    lines.append(FindingLine(f"   {PROOF}", "title", place, number))
     if node:
         add("node", node, finding.forward or place)
     elif seen:
         add("seen", seen, finding.forward or place)
-    for i, proof in enumerate(finding.evidence):
+    for i, proof in enumerate(each for each in finding.evidence if each not in finding.advice):
         add("" if i else "evidence", proof)
-    for i, command in enumerate(finding.next):
-        add("" if i else "next", f"{i + 1}  {command}" if keys else command, style="dim")
     for other in row.also:
         at = place_of(other)
         where = f" ({file_text(at.file)}:{at.line})" if at is not None and at != place else ""
         add("also", f"{other.severity}: {other.kind}: {other.message}{where}", at, "dim")
     if finding.confidence < 0.9:
         add("certainty", f"{finding.confidence:.0%}", style="dim")
+    if lines[-1].text.strip() == PROOF:
+        del lines[-1]
+    if finding.next or finding.advice:
+        lines.append(FindingLine(f"   {ADVICE}", "title", place, number))
+    for i, text in enumerate(finding.advice):
+        add("" if i else "advice", text)
+    for i, command in enumerate(finding.next):
+        add("" if i else "next", f"{i + 1}  {command}" if keys else command, style="dim")
     return lines
 
 

@@ -51,6 +51,9 @@ class Finding:
     evidence: Annotated[list[str], "values, stacks and nodes that prove it, a line each"] = field(default_factory=list)
     next: Annotated[list[str], "commands that show it"] = field(default_factory=list)
     victim_of: Annotated[int | None, "id of the finding whose consequence this one is"] = None
+    advice: Annotated[list[str], "lines of the evidence that prove nothing, but say what to change"] = field(
+        default_factory=list
+    )
 
 
 @event("adbg/finding")

@@ -11,11 +11,12 @@ from adbg.engine.backends.base import Graph, HookPlan
 from adbg.engine.names import closest_names, file_matches, name_matches
 from adbg.engine.own_files import SHOWN
 from adbg.engine.session.breakpoints.grammar import Spec, SpecKind, spec_matches
+from adbg.engine.session.breakpoints.lines import loaded_file, why_none
 from adbg.engine.types import NodeInfo, Phase, SourceLine
 
 _WORDS = ("nan", "inf", "nonfinite", "backward", "backward-end", "error")  # specs that are no names
 _NAMES = 6  # in the message of a pattern that no name is like
-_LINES = 12  # of a file, closest first, in the message of a line that made no node
+_LINES = 8  # of a file, closest first, in the message of a line that made no node
 
 
 @dataclass(slots=True)
@@ -120,11 +121,17 @@ def _no_line(spec: Spec, seen: _Seen) -> str:
         text += " (of lines inside the framework: after `frames all`)"
     if not seen.lines:
         return f"{text}: no forward stacks" + (f" ({seen.stacks_missing})" if seen.stacks_missing else "")
-    lines = sorted({line for file, line in seen.lines if file_matches(spec.pattern, file)})
+    matching = [(file, line) for file, line in seen.lines if file_matches(spec.pattern, file)]
+    lines = sorted({line for _, line in matching})
+    file = matching[0][0] if matching else loaded_file(spec.pattern)
+    why = why_none(file, spec.number, lines) if file else "no imported module has that file"
+    text += f": {why}" if why and "site-packages" not in file else ""  # of a framework only some frames are known
     if lines:
+        nearest = min(lines, key=lambda line: (abs(line - spec.number), -line))
         near = sorted(sorted(lines, key=lambda line: abs(line - spec.number))[:_LINES])
         more = f" and {len(lines) - len(near)} further away" if len(lines) > len(near) else ""
-        return f"{text}; lines of that file that made nodes: {', '.join(map(str, near))}{more}"
+        all_of_them = f"lines of that file that made nodes: {', '.join(map(str, near))}{more}"
+        return f"{text}; nearest: `b {spec.pattern}:{nearest}`; {all_of_them}"
     files = sorted({file.rpartition("/")[2] for file, _ in seen.lines})
     return f"{text}; files that made nodes: {', '.join(files[:5])}"
 

@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 from support.app_driver import Driver, drive
 from textual.widgets import Input
 
@@ -14,6 +15,7 @@ from adbg.tui.app.screens.dialogs import BreakpointScreen, LineScreen, QuitScree
 from adbg.tui.app.screens.grid import GridScreen
 from adbg.tui.app.screens.help import HelpScreen
 from adbg.tui.app.screens.output import OutputScreen
+from adbg.tui.commands.table import TABLE
 from adbg.tui.debugger.debugger import State
 
 WIDE = (160, 45)
@@ -320,6 +322,10 @@ def test_help_is_made_from_the_live_bindings(size: tuple[int, int]) -> None:
         shown = [key for key in KEYS if key.text[:20] in whole]
         assert {key.id for key in KEYS} == {key.id for key in shown}
         assert "break SPEC" in whole.replace("  ", " ") or "break " in whole
+        assert all(cell_len(line) <= size[0] - 2 for line in lines)
+        words = " ".join(whole.split())
+        assert size[0] > 100 or all(key.text in words for key in KEYS), "what does not fit goes on below"
+        assert size[0] > 100 or all(row.summary in words for row in TABLE.commands())
         await app.press("escape", "f12")
         await app.stopped_at(1)
         await app.shows("f12 Step")
@@ -500,9 +506,11 @@ def test_quit_asks_while_a_script_runs() -> None:
     async def body(app: Driver) -> None:
         await app.press("q")
         assert isinstance(app.app.screen, QuitScreen)
-        await app.shows("end the script and leave", "detach")
+        await app.shows("end the script and leave", "detach", "\n y End it  d Detach  n Stay")
+        assert "s Step" not in app.text, "the keys of the panels do nothing now"
         await app.press("n")
         assert len(app.app.screen_stack) == 1
+        await app.shows("s Step  n Next")
         await app.press("q", "y")
         await app.until(lambda: app.app.return_value == 0, "the exit")
 

@@ -47,7 +47,10 @@ def test_what_is_no_step_ends_the_steps_typed_ahead() -> None:
         await app.press("s", "s")
         del app.agent.go
         app.agent.go(lambda: app.agent.stop_at(2, StopReason.NAN, Phase.AFTER))
-        await app.shows("not done, this is another kind of stop: step, step")
+        await app.shows(
+            "typed ahead and not run: step, step. They were to follow a step, but the program stopped at a NaN"
+        )
+        assert "press the key again to go on" in app.app.main.transcript.text()
         await app.stopped_at(2)
         assert app.agent.position == 2
 

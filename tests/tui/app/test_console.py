@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from support.app_driver import Driver, drive
 from textual import events
 
+from adbg.engine.protocol import messages as protocol
 from adbg.tui.debugger.debugger import State
 
 WIDE = (160, 45)
@@ -34,16 +37,78 @@ def test_a_colon_is_for_one_command_and_ctrl_x_for_more(size: tuple[int, int]) -
     drive(size, body)
 
 
-def test_an_answer_of_many_lines_stays_in_sight_on_a_small_terminal() -> None:
+@pytest.mark.parametrize("zoomed", [False, True], ids=["", "zoomed"])
+def test_an_answer_of_many_lines_stays_in_sight_and_the_panels_have_the_keys(zoomed: bool) -> None:
+    """It is read where the console is, as in a pager; its line of text gets no key that is not meant for it."""
+
     async def body(app: Driver) -> None:
+        main = app.app.main
+        await app.press(*("z" * zoomed), "colon")
+        await app.write("help step")
+        await app.shows("beginning of the first backward.", "esc back to the panels")
+        assert main.focused is main.transcript
+        await app.press("j", "k", "escape")
+        assert main.focused is main.graph and typed(app) == ""
+        assert main.arrangement.zoomed == ("graph" if zoomed else "")
+        await app.press("colon")
+        await app.write("help next")
+        await app.shows("runs into the next backward.")
+        await app.press("s")
+        await app.stopped_at(1)
+        assert main.focused is main.graph and typed(app) == ""
         await app.press("colon")
         await app.write("help step")
-        await app.shows("beginning of the first backward.")
-        assert app.app.main.focused_panel == "console"
-        await app.press("escape")
-        assert app.app.main.focused_panel == "graph"
+        await app.shows("esc back to the panels")
+        await app.press("5", "s")
+        assert main.focused is main.command and typed(app) == "s" and "esc back" not in app.text
+        assert "esc Panels" in app.text
 
     drive(NARROW, body)
+
+
+@SIZES
+def test_a_click_into_a_panel_ends_the_one_command(size: tuple[int, int]) -> None:
+    """Else the next key of the panel led into the console."""
+
+    async def body(app: Driver) -> None:
+        await app.press("colon")
+        await app.pilot.click("#graph")
+        await app.press("s")
+        await app.stopped_at(1)
+        assert app.app.main.focused_panel == "graph"
+
+    drive(size, body)
+
+
+def test_answers_stand_below_their_own_commands() -> None:
+    async def body(app: Driver) -> None:
+        go = threading.Event()
+        app.agent.do_evaluate = lambda request: go.wait(20) and protocol.EvaluateBody("42", "int")  # type: ignore
+        await app.press("ctrl+x")
+        for line in ("print 6 * 7", "help finish", "display"):
+            await app.write(line)
+        await app.shows("2 commands waiting")
+        assert "help finish" not in app.app.main.transcript.text()
+        go.set()
+        await app.until(lambda: "(adbg) display" in app.app.main.transcript.text(), "the last command")
+        text = app.app.main.transcript.text()
+        order = ["(adbg) print 6 * 7", "\n42", "(adbg) help finish", "Run to the end", "(adbg) display"]
+        places = [text.index(each) for each in order]
+        assert places == sorted(places) and "waiting" not in app.text
+
+    drive(WIDE, body)
+
+
+def test_the_stop_of_a_step_stands_below_it_however_soon_the_next_command_comes() -> None:
+    async def body(app: Driver) -> None:
+        await app.press("ctrl+x")
+        app.app.post_message(events.Paste("step\nstep\nhelp finish\n"))
+        await app.until(lambda: "(adbg) help finish" in app.app.main.transcript.text(), "the last command")
+        lines = app.app.main.transcript.text().splitlines()
+        kinds = [line.split(",")[0] for line in lines if line.startswith(("(adbg)", "Stopped"))]
+        assert kinds[-5:] == ["(adbg) step", "Stopped", "(adbg) step", "Stopped", "(adbg) help finish"]
+
+    drive(WIDE, body)
 
 
 def test_z_zooms_the_console_while_nothing_is_typed() -> None:

@@ -280,7 +280,8 @@ def test_the_graph_so_far_can_be_seen_at_a_python_line(tmp_path: Path) -> None:
     value = {line["command"]: line for line in outcome.of("result")}
     assert value["graph"]["value"] == {"node": 1, "name": "ExpBackward0#1", "fed_by": [], "feeds": [2]}
     assert "MulBackward0#1" in value["graph"]["text"] and "ExpBackward0" in value["info names"]["text"]
-    assert "lines of that file that made nodes: 3" in value["b script.py:7"]["text"]
+    past = value["b script.py:7"]["text"]
+    assert "that file has 5 lines; nearest: `b script.py:3`; lines of that file that made nodes: 3" in past
 
 
 def test_a_tracepoint_that_told_of_hits_was_hit() -> None:

@@ -589,3 +589,19 @@ def test_places_are_looked_at_before_the_program_is_asked(tmp_path: Path, monkey
         checked_place("model.py:3-4")
     with pytest.raises(CommandError, match="invalid source lines 'nonsense'"):
         checked_place("nonsense")
+
+
+def test_what_is_long_of_a_breakpoint_stands_below_it(watched: Callable[..., Watched]) -> None:
+    """The table fits 80 cells, also behind the prefix of batch mode."""
+    session = watched()
+    session.stop_at("MmBackward0")
+    session.run("break Conv2dBackward0")
+    session.run("condition 2 index > 10 and norm(grad_outputs[0]) > 1e-3 and module.startswith('layers.3')")
+    session.run("commands 2 where; continue")
+    result = session.run("info breakpoints")
+    lines = result.text.splitlines()
+    assert max(map(len, lines)) <= 74, result.text
+    assert "note" not in lines[1] and lines[3].endswith("Conv2dBackward0"), result.text
+    below = " ".join(line.strip() for line in lines[4:])
+    assert "if index > 10 and norm(" in below and "closest: MmBackward0" in below and "where continue" in below
+    assert result.columns[-2:] == ("condition", "note") and "closest" in str(result.rows[1][-1])

@@ -9,6 +9,7 @@ from support.watched_debugger import Watched
 
 from adbg.engine.errors import CommandError
 from adbg.engine.protocol import messages as protocol
+from adbg.tui.commands.diagnosis.diagnose import look_again
 from adbg.tui.debugger import events
 from adbg.tui.debugger.findings import kinds
 
@@ -74,6 +75,26 @@ def test_the_first_one_switches_it_on_and_looks(watched: Callable[..., Watched])
             session.run(line)
 
 
+def test_switched_on_at_a_stop_it_says_from_when_on_it_watches(watched: Callable[..., Watched]) -> None:
+    """Once: with the command, or as the app's screen opens."""
+    session = watched()
+    detecting(session, FOUND)
+    debugger = session.debugger
+    text = " ".join(session.run("diagnose").text.split())
+    assert "it watches from the end of this backward on" in text and "it knows only what lies at this stop" in text
+    assert "`restart` has it watch the whole run" in text
+    assert "from the end of" not in session.run("diagnose").text
+    session.run("diagnose stop")
+    assert "\nit watches from the end of this backward on" in session.run("diagnose start").text
+    session.run("diagnose stop")
+    look_again(debugger)
+    look_again(debugger)
+    session.wait(events.Notice, 1)
+    (told,) = (each.text for each in session.of(events.Notice) if "diagnosis" in each.text)
+    assert told.startswith("diagnosis is on now: it watches from the end of this backward on")
+    assert "watches from" not in watched().run("diagnose start").text, "it watches the whole run"
+
+
 def test_start_and_stop(watched: Callable[..., Watched]) -> None:
     session = watched()
     answers = detecting(session)
@@ -131,6 +152,27 @@ def test_what_comes_is_told_once(watched: Callable[..., Watched]) -> None:
     session.wait(events.Found, 2)
     assert [each.what for each in session.of(events.Found)] == ["told", "taken back"]
     assert session.debugger.findings.ranked() == []
+
+
+def test_what_the_command_finds_and_lists_is_not_told_besides(watched: Callable[..., Watched]) -> None:
+    """At a stop at NaN, the look of the command itself finds it: as diagnosis begins, or is asked."""
+    session = watched()
+    answers = detecting(session, FOUND)
+    agent = session.program.agents[0]
+
+    def looks(request: protocol.Diagnose) -> protocol.DiagnosisBody:
+        agent.event(protocol.Found(FOUND))
+        return answers(request)
+
+    agent.do_diagnose = looks  # type: ignore[attr-defined]
+    assert "gradients add up" in session.run("diagnose").text
+    agent.event(protocol.Found(OTHER))
+    session.wait(events.Found, 2)
+    assert [each.worth_a_line for each in session.of(events.Found)] == [False, True]
+    session.debugger.findings.begin()
+    assert "nonfinite: nothing" in session.run("diagnose nonfinite").text
+    session.wait(events.Found, 3)
+    assert session.of(events.Found)[-1].worth_a_line, "it is of another kind, and not in that list"
 
 
 def test_of_a_job_every_process_says_how_far_it_is(watched: Callable[..., Watched]) -> None:

@@ -128,7 +128,14 @@ def test_in_words() -> None:
     )
     for words in expected:
         assert words in text, text
+    order = ("change  ", "what proves it", "node  ", "evidence  ", "also  ", "certainty", "what to try", "next  ")
+    places = [text.index(each) for each in order]
+    assert places == sorted(places), f"advice stands apart from evidence\n{text}"
+    advised = replace(finding, evidence=["norm 3.1", "use a mask"], advice=["use a mask"])
+    text = "\n".join(line.text for line in finding_lines(rows(advised)[0], 80))
+    assert text.count("use a mask") == 1 and text.index("what to try") < text.index("advice    use a mask"), text
     short = finding_lines(row, 80, whole=False)
+    assert "what" not in short[-1].text
     assert "evidence" not in "\n".join(line.text for line in short)
     assert all(len(line.text) <= 60 for line in finding_lines(row, 60) if "loss" not in line.text)
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich.text import Text
 from textual import events
+from textual.app import App
+from textual.screen import Screen
 from textual.widgets import Static
 
 from adbg.tui.app import theme
@@ -12,8 +16,8 @@ from adbg.tui.app.panels.console import CommandInput
 
 # With the console focused: id of the key table or "", key when it is not in the table, word.
 CONSOLE_HINTS = (
-    ("", "enter", "Run"), ("", "tab", "Complete"), ("", "↑", "History"), ("", "^r", "Search history"),
-    ("consolefocus", "^x", "Panels"),
+    ("", "enter", "Run"), ("main", "esc", "Panels"), ("", "tab", "Complete"), ("", "↑", "History"),
+    ("", "^r", "Search history"),
     ("interrupt", "^c", "Pause"), ("help", "f1", "Help"),
 )  # fmt: skip
 
@@ -30,6 +34,17 @@ def fitting(hints: list[tuple[str, str, str]], width: int) -> list[tuple[str, st
     return kept
 
 
+def _of_screen(screen: Screen[Any], app: App[Any]) -> list[tuple[str, str, str]]:
+    """The keys that a screen over this one has of its own: the first of each action, with its description."""
+    classes = [each for each in type(screen).__mro__ if each.__module__.startswith("adbg.")]  # Textual's have more
+    own = {binding.action for each in classes for binding in vars(each).get("BINDINGS", ())}
+    found: dict[str, tuple[str, str, str]] = {}
+    for _, binding in screen._bindings:
+        if binding.action in own and binding.description and binding.action not in found:
+            found[binding.action] = (app.get_key_display(binding), binding.description, "")
+    return list(found.values())
+
+
 class Hints(Static):
     """Rebuilt when the screen or the keys change."""
 
@@ -39,7 +54,11 @@ class Hints(Static):
         self.screen.bindings_updated_signal.subscribe(self, lambda screen: self.show())
 
     def show(self) -> None:
-        """Read the live bindings."""
+        """Read the live bindings, of the screen in front."""
+        front = (self.app.screen_stack or [self.screen])[-1]  # none: the app goes down
+        if front is not self.screen:
+            self._draw(_of_screen(front, self.app))
+            return
         keys: dict[str, str] = {}
         for active in self.screen.active_bindings.values():
             name = active.binding.id

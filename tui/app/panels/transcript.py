@@ -34,6 +34,13 @@ class Transcript(LinePanel):
         self._low = False
         self.running_line = ""  # unfinished last line of the program
         self._at_end = True
+        self._hints: dict[str, str] = {}
+
+    def hint(self, name: str, text: str) -> None:
+        """Have the frame say ``text`` in place of what it said under ``name``; "": nothing more."""
+        if text != self._hints.get(name, ""):
+            self._hints[name] = text
+            self._tell()
 
     def write(self, text: str, style: str = "") -> None:
         """Append text of one or more lines."""
@@ -126,8 +133,13 @@ class Transcript(LinePanel):
             self._at_end = False
         if self._is_at_end():
             self._at_end = True
-        below = max(self.line_count() - int(new_value) - self.size.height, 0)
-        self.tell_frame(f"{below} line{'s' * (below != 1)} below · page down" if below and not self._at_end else "")
+        self._tell()
+
+    def _tell(self) -> None:
+        """In the frame: what is below, and the hints."""
+        below = max(self.line_count() - int(self.scroll_y) - self.size.height, 0)
+        more = f"{below} line{'s' * (below != 1)} below · page down" if below and not self._at_end else ""
+        self.tell_frame(" · ".join(filter(None, (more, *self._hints.values()))))
 
     def on_resize(self, event: events.Resize) -> None:
         if (self.size.width, self.size.height == 1) != (self._width, self._low):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import zip_longest
 from typing import Any
 
+from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
@@ -14,7 +16,7 @@ from textual.screen import ModalScreen
 from adbg.tui.app.keymap import BY_ID, GROUPS
 from adbg.tui.app.lines.line_panel import LinePanel
 from adbg.tui.app.lines.wrapping import wrap
-from adbg.tui.text.cells import Spans, elide
+from adbg.tui.text.cells import Spans
 
 INTRO = (
     "adbg stops inside backward, node by node. Graph shows every node in the order in which it runs:",
@@ -53,7 +55,7 @@ def live_keys(nodes: Iterable[DOMNode], app: Any) -> dict[str, list[str]]:
 
 def help_lines(keys: dict[str, list[str]], commands: Iterable[tuple[str, str, str]], width: int) -> list[Spans]:
     """The text: keys by group in two columns where there is room, then commands as (group, usage, summary)."""
-    lines: list[Spans] = [[(elide(line, width), "dim")] for line in INTRO]
+    lines: list[Spans] = [[(piece, "dim")] for line in INTRO for piece in wrap(line, width)]
     for group in GROUPS:
         rows = [
             (" ".join(keys[name]), key.text + _WHERE.get(key.where, ""))
@@ -70,10 +72,8 @@ def help_lines(keys: dict[str, list[str]], commands: Iterable[tuple[str, str, st
         lines += [[], [("Commands", "title"), ("  unique prefixes will do; `help NAME` says more", "dim")]]
     for group, rows in titles.items():
         lines += [[], [(group, "heading")]]
-        lines += [
-            [(f"  {elide(usage, 34):<34}", "key"), ("  " + elide(text, max(width - 38, 10)), "")]
-            for usage, text in rows
-        ]
+        for usage, text in rows:
+            lines += _cell(usage, text, min(34, width // 3), width)
     return lines
 
 
@@ -82,9 +82,20 @@ def _legend(width: int) -> list[Spans]:
     lines: list[Spans] = [[], [("Reading the graph", "heading")]]
     size = max(len(sign) for sign, _ in READING)
     for sign, text in READING:
-        for piece in wrap(text, max(width - size - 4, 20)):
-            lines.append([(f"  {sign:<{size}} ", "key"), (piece, "")])
-            sign = ""
+        lines += _cell(sign, text, size, width)
+    return lines
+
+
+def _cell(key: str, text: str, size: int, width: int) -> list[Spans]:
+    """``key`` in ``size`` cells with ``text`` beside it, broken into lines of ``width``; nothing is cut. A key that is
+    longer stands above."""
+    long = cell_len(key) > size
+    lines: list[Spans] = [[(f"  {piece}", "key")] for piece in wrap(key, width - 2)] if long else []
+    key = "" if long else key
+    for piece in wrap(text, max(width - size - 4, 20)):
+        beside = " " * (size - cell_len(key))
+        lines.append([(f"  {key}{beside} ", "key"), (piece, "")])
+        key = ""
     return lines
 
 
@@ -92,16 +103,15 @@ def _columns(rows: list[tuple[str, str]], width: int) -> list[Spans]:
     """One or two columns of key and text."""
     columns = 2 if width >= 120 else 1
     each = width // columns
-    size = max(len(key) for key, _ in rows)
-    size = min(max(size, 8), 16)
+    size = min(max(*(len(key) for key, _ in rows), 8), 16)
     height = -(-len(rows) // columns)
     lines: list[Spans] = []
     for row in range(height):
-        spans: Spans = []
-        for key, text in rows[row::height]:
-            cell = elide(text, each - size - 5)
-            spans += [(f"  {elide(key, size):<{size}} ", "key"), (f"{cell:<{each - size - 4}}", "")]
-        lines.append(spans)
+        left, *right = (_cell(key, text, size, each - 1) for key, text in rows[row::height])
+        nothing: Spans = []
+        for spans, beside in zip_longest(left, right[0] if right else [], fillvalue=nothing):
+            room = each - sum(cell_len(text) for text, _ in spans)
+            lines.append([*spans, (" " * room, ""), *beside] if beside else spans)
     return lines
 
 

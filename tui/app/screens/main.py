@@ -74,6 +74,7 @@ class MainScreen(PanelScreen):
         self._quiet = True  # the log was, when the sizes were chosen
         self._for_program = False  # the program's wait for input brought the user into the console
         self._for_one_command = False  # `:` brought the user into the console
+        self._reading = False  # the answer of that command: its lines have the keys, not the command line
 
     def panels(self) -> ComposeResult:
         """The widgets in their frames."""
@@ -163,6 +164,13 @@ class MainScreen(PanelScreen):
         self.widget_of(self.focused_panel).focus(scroll_visible=False)
         self.retitle()
 
+    def on_screen_suspend(self) -> None:
+        """Another screen stands in front: its keys are the ones that do something."""
+        self.hints.show()
+
+    def on_screen_resume(self) -> None:
+        self.hints.show()
+
     def show_heading(self) -> None:
         """Titles of the graph's columns."""
         self.head.update(theme.styled(self.graph.heading(self.graph.size.width or 40)))
@@ -209,7 +217,8 @@ class MainScreen(PanelScreen):
         """What has the focus when a panel has it."""
         source = self.lists if self.narrow and self.arrangement.lower in TABS else self.code
         widgets: dict[str, Widget] = {
-            "graph": self.graph, "vlog": self.vlog, "source": source, "value": self.value, "console": self.command,
+            "graph": self.graph, "vlog": self.vlog, "source": source, "value": self.value,
+            "console": self.transcript if self._reading else self.command,
         }  # fmt: skip
         return widgets[panel]
 
@@ -218,6 +227,8 @@ class MainScreen(PanelScreen):
         panel = PANEL_OF.get(widget.id or "")
         if not panel:
             return
+        if widget is self.command:  # a click into it
+            self._read_answer(False)
         if panel != self.focused_panel and len(self.app.screen_stack) == 1:
             self._leave(panel)
             if self.narrow:
@@ -228,6 +239,9 @@ class MainScreen(PanelScreen):
         """For ``panel``."""
         if self.focused_panel != "console":
             self._last_panel = self.focused_panel
+        if panel != "console":
+            self._for_one_command = False
+            self._read_answer(False)
         self.focused_panel = panel
 
     def _focus(self, panel: str) -> None:
@@ -238,9 +252,12 @@ class MainScreen(PanelScreen):
 
     def action_panel(self, panel: str, zoom: bool = True) -> None:
         """Focus a panel; the one that has the focus is zoomed."""
-        if panel == self.focused_panel and zoom:
+        if panel == self.focused_panel and zoom and not self._reading:
             self.action_zoom()
             return
+        if panel == "console" and zoom:  # its own key: to stay
+            self._for_one_command = False
+            self._read_answer(False)
         if self.arrangement.zoomed:
             self.arrangement = replace(self.arrangement, zoomed=panel)
         if self.narrow and panel in ("vlog", "value", "source"):
@@ -260,6 +277,7 @@ class MainScreen(PanelScreen):
     def type_command(self, text: str) -> None:
         """Into the console for one command, with ``text`` in the command line."""
         self._for_one_command = self._for_one_command or self.focused_panel != "console"
+        self._read_answer(False)
         self.action_panel("console", zoom=False)
         if text:
             self.command.value = text
@@ -268,9 +286,21 @@ class MainScreen(PanelScreen):
     def entered(self) -> None:
         """A command was entered: what it says comes at the end of the output."""
         self.transcript.to_end()
-        if self.command.for_program:
-            return  # the program still waits
-        if self._for_one_command and not (self.narrow or self.arrangement.zoomed):
+        if self.command.for_program or not self._for_one_command:
+            return  # the program still waits, or more commands follow
+        if self.narrow or self.arrangement.zoomed:  # the answer could not be read from the panel
+            self._read_answer(True)
+            self.set_focus(self.transcript, scroll_visible=False)
+        else:
+            self.toggle_console()
+
+    def _read_answer(self, reading: bool) -> None:
+        self._reading = reading
+        self.transcript.hint("answer", "esc back to the panels · j k scroll" if reading else "")
+
+    def leave_answer(self) -> None:
+        """A key of the panels goes on with the program: they are shown again."""
+        if self._reading:
             self.toggle_console()
 
     def heed_input(self, wait: str) -> None:
@@ -318,9 +348,11 @@ class MainScreen(PanelScreen):
         self.relayout()
 
     def action_main(self) -> None:
-        """Leave the search, and the zoom."""
+        """Leave the search, the output of the console, and the zoom."""
         self.searching = False
-        if self.arrangement.zoomed:
+        if self.focused_panel == "console":
+            self.toggle_console()
+        elif self.arrangement.zoomed:
             self._arrange(replace(self.arrangement, zoomed=""))
             self.retitle()
 

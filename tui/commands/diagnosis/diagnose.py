@@ -48,9 +48,10 @@ def diagnose(debugger: Debugger, argument: str) -> CommandResult:
         return _one(debugger, int(words[0]))
     only = check([kind for word in words for kind in word.split(",") if kind])
     begins = debugger.settings.diagnosis is None and debugger.alive
-    if begins:
-        debugger.settings.diagnose(protocol.Diagnose("start"))
-    on = _look(debugger)
+    with contextlib.nullcontext() if only else debugger.findings.listed():
+        if begins:  # at a stop it looks as it begins
+            debugger.settings.diagnose(protocol.Diagnose("start"))
+        on = _look(debugger)
     return findings_result(debugger, only, on, begins)
 
 
@@ -73,7 +74,26 @@ def look_again(debugger: Debugger) -> None:
     """Diagnosis is switched on where it is off, and looks."""
     if debugger.settings.diagnosis is None and debugger.alive:
         debugger.settings.diagnose(protocol.Diagnose("start"))
+        if since := watched_since(debugger):
+            debugger.model.notice("info", f"diagnosis is on now: {since}")
     _look(debugger)
+
+
+def watched_since(debugger: Debugger) -> str:
+    """From when on diagnosis watches that is switched on now, and what it cannot know; "" where that is the whole
+    run."""
+    if not debugger.alive or not (debugger.run.begun or not debugger.program.launched):
+        return ""
+    stop = debugger.stop
+    again = "; `restart` has it watch the whole run" if debugger.program.launched else ""
+    if stop is None or not stop.backward:
+        return f"it watches from the end of the next backward on, and knows nothing of what ran before{again}"
+    before = f"of iteration {stop.iteration}" if stop.iteration == 1 else f"of iterations 1 to {stop.iteration}"
+    before = before if stop.iteration else "of what ran before"
+    return (
+        f"it watches from the end of this backward on; {before} it knows only what lies at this stop, not the steps,"
+        f" losses and gradients that were{again}"
+    )
 
 
 def progress(debugger: Debugger) -> Progress:
@@ -108,10 +128,9 @@ def _start(debugger: Debugger, words: list[str]) -> CommandResult:
             text = "diagnosis looks closely in every iteration, from the next one on"
         return CommandResult(text, {"on": True, "only": only, "deep": asked.deep})
     what = f"looks for {', '.join(only)}" if only else "looks for everything it knows"
-    begun = debugger.run.begun or not debugger.program.launched
-    when = ", from the end of the next backward on" if begun else ""
-    when = when if debugger.alive else ", once the program is started again"
-    return CommandResult(f"diagnosis is on: it {what}{when}", {"on": True, "only": only, "deep": deep})
+    when = "" if debugger.alive else ", once the program is started again"
+    since = f"\n{watched_since(debugger)}".rstrip()
+    return CommandResult(f"diagnosis is on: it {what}{when}{since}", {"on": True, "only": only, "deep": deep})
 
 
 def _stop(debugger: Debugger) -> CommandResult:
@@ -152,7 +171,12 @@ def findings_result(debugger: Debugger, only: list[str], on: bool, begins: bool 
         head = f"{', '.join(only)}: {head}"
     if begins:
         head = f"diagnosis is on now; {head}"
-    lines = [head, *(line.text for line in list_lines(rows, WIDTH, len(rows) == 1))]
+    since = watched_since(debugger) if begins else ""
+    lines = [
+        head,
+        *wrap(since, WIDTH, break_on_hyphens=False),
+        *(line.text for line in list_lines(rows, WIDTH, len(rows) == 1)),
+    ]
     if len(rows) > 1:
         lines.append("`diagnose N` shows what proves it, and the commands that show it")
     if not rows:
@@ -166,7 +190,7 @@ def _values(rows: list[Ranked]) -> list[object]:
     return [
         {
             "number": row.number,
-            **to_json(row.finding),
+            **{name: value for name, value in to_json(row.finding).items() if name != "advice"},  # of the evidence
             "process": row.process,
             "ranks": list(row.ranks),
             "also": [each.id for each in row.also],

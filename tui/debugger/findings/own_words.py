@@ -28,6 +28,7 @@ def in_own_words(finding: Finding, words: str) -> Finding:
         message=own(finding.message),
         evidence=[own(each) for each in finding.evidence],
         next=[own(each) for each in finding.next],
+        advice=[own(each) for each in finding.advice],
     )
 
 

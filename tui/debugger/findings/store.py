@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from adbg.engine.protocol.messages import DiagnosisBody, DiagnosisEnds, Examined, Finding, RankFacts
@@ -15,9 +16,14 @@ from adbg.tui.text.findings import INTERRUPTED, Progress, Ranked
 
 
 class Findings:
-    """Of one start of the program; ``begin`` forgets them. ``command``: argv of the program that adbg started."""
+    """Of one start of the program; ``begin`` forgets them. ``command``: argv of the program that adbg started.
+
+    Attributes:
+        listing: a command asks, and lists in its answer what is told meanwhile.
+    """
 
     def __init__(self, command: Sequence[str] = ()) -> None:
+        self.listing = False
         self._command = tuple(command)
         self._lock = threading.Lock()
         self._told: dict[tuple[int, int], Told] = {}
@@ -34,6 +40,15 @@ class Findings:
             self._own.clear()
             self._ended = self._interrupted = False
             self._job = Job()
+
+    @contextlib.contextmanager
+    def listed(self) -> Iterator[None]:
+        """What is told in here is in the list that the user asked for: people need not be told of it twice."""
+        self.listing = True
+        try:
+            yield
+        finally:
+            self.listing = False
 
     def compare(self, process: Process, facts: RankFacts) -> list[tuple[Finding, str]]:
         """What several ranks show together, and what is new of it, as ``add`` says it. They are findings of no rank."""

@@ -44,12 +44,14 @@ class Origins:
                     why += ", and 0 * inf is NaN: a mask behind an operator does not keep its derivative away"
         masks = self._masks(call, key) if made.masked else []
         evidence += masks
+        advice: list[str] = []
         if made.masked and why:
             safe = singular.plain_name(at.name or "the operator")
-            evidence.append(
+            advice.append(
                 f"mask what goes in, not only what comes out: {safe}(where(mask, x, 1)), then where(mask, …, 0); or "
                 "multiply no mask, and select the rows first"
             )
+            evidence += advice
         what = "overflows" if made.overflow else "makes NaN or infinity of finite gradients"
         message = f"the backward of {self._line_words(forward, name)} {what}" + (f": {why}" if why else "")
         shown = [f"b {name} after"] + ([f"p {made.expression}"] if made.expression else [])
@@ -57,7 +59,7 @@ class Origins:
             id=0, kind="nonfinite", severity="error",
             confidence=0.96 if why and not made.overflow else 0.9 if why else 0.8,
             message=message, node=at, backward=call.number, forward=forward, cause=self._facts.cause(cause),
-            evidence=evidence, next=shown,
+            evidence=evidence, next=shown, advice=advice,
         )  # fmt: skip
 
     def _of_custom(
