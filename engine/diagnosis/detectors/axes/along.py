@@ -36,7 +36,8 @@ class _Sequences:
 class AlongBatch:
     """Told where one of the rows was picked, the first or the last as one picks a step, and what is left are the steps,
     each with its target. A mean over the rows is a note: it may be one over what is the same at each step. Not where
-    there is but one row, or another layer goes along the other axis (attention between samples)."""
+    there is but one row, or another layer goes along the other axis (attention between samples). An alignment (CTC)
+    says itself which axis has the steps."""
 
     def __init__(self, facts: Facts, origins: Origins) -> None:
         self._facts = facts
@@ -55,6 +56,9 @@ class AlongBatch:
             known = self._marks.of(operand)
             if known is None:
                 continue
+            if "ctc" in name:
+                self._judge_alignment(call, operand, known.what)
+                return
             if is_loss(name):
                 self._judge(call, known.what)
                 return
@@ -139,25 +143,42 @@ class AlongBatch:
         ]  # fmt: skip
         if not targets:
             return
+        line = line_of(call.lines)
+        self._tell(call, what, (
+            f"what it takes for {steps} steps of {rows} sequences are the {steps} rows that {call.name} at "
+            f"{place(line)} compares with as many targets"
+        ), [
+            f"of the {rows} sequences {what.taken}, and the {steps} steps are left",
+            f"{call.name} at {place(line)} compares these with {steps} targets, one each",
+        ])  # fmt: skip
+
+    def _judge_alignment(self, call: OperatorCall, operand: object, what: _Sequences) -> None:
+        """Connectionist temporal classification takes axis 0 for the steps, and axis 1 for the rows."""
+        if what.rows != 0 or what.steps != 1 or what.both or call.operands[0] is not operand:
+            return
+        steps, rows = what.counts
+        self._tell(call, replace(what, turned=None), (  # the loss wants them turned: the layer does not
+            f"what {call.name} at {place(line_of(call.lines))} takes for the {rows} steps of {steps} sequences are "
+            "sequences of their own there"
+        ), [f"{call.name} takes [steps, sequences, classes], and is given {shape(operand)}"], "error")  # fmt: skip
+
+    def _tell(
+        self, call: OperatorCall, what: _Sequences, why: str, proof: list[str], severity: str = "warning"
+    ) -> None:
         facts, line = self._facts, line_of(call.lines)
+        steps, rows = what.counts
         layer = f"{what.name} at {place(what.line)}"
         advice = f"give it the steps along the other axis (batch_first, time_major), or transpose at {place(what.line)}"
         if what.turned is not None:
             advice = f"leave out the transpose at {place(what.turned)}"
-        message = (
-            f"{layer} goes along the batch: what it takes for {steps} steps of {rows} sequences are the {steps} rows "
-            f"that {call.name} at {place(line)} compares with as many targets; {advice}"
-        )
-        evidence = [
-            f"{layer} takes {steps} steps of {rows} sequences",
-            f"of the {rows} sequences {what.taken}, and the {steps} steps are left",
-            f"{call.name} at {place(line)} compares these with {steps} targets, one each",
-        ]
+        message = f"{layer} goes along the batch: {why}; {advice}"
+        evidence = [f"{layer} takes {steps} steps of {rows} sequences", *proof]
         cause = what.turned or what.made or what.line
-        if not what.sure:
+        if severity == "warning" and not what.sure:
+            severity = "note"
             evidence.append("right if every step has its own target, and the sequences are parts of one")
         facts.tell(
-            Finding(0, "wrong-axis", "warning" if what.sure else "note", 0.85 if what.sure else 0.45, message, None,
+            Finding(0, "wrong-axis", severity, {"error": 0.92, "warning": 0.85, "note": 0.45}[severity], message, None,
                     None, facts.iteration + 1, line, facts.cause(cause), evidence,
                     [f"b {place(what.line)}", "info node"])
         )  # fmt: skip

@@ -39,7 +39,7 @@ class OverwrittenGradient(Detector):
         self._shared.clear()
 
     def node_end(self, visit: Visit) -> None:
-        given = [each for each in visit.ins or () if each is not None]
+        given = [each for each in visit.ins or () if self.facts.backend.is_tensor(each)]  # Paddle hides some
         if len(given) < 2:
             return
         known: set[int] = set()

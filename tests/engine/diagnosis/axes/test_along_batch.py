@@ -19,6 +19,10 @@ def sgd(*modules):
     return torch.optim.SGD([each for module in modules for each in module.parameters()], 0.05)
 def clear(opt):
     opt.zero_grad()
+def aligned(scores):
+    steps, rows = scores.shape[:2]
+    labels = torch.ones(rows, 2, dtype=torch.long)
+    return F.ctc_loss(scores.log_softmax(-1), labels, (steps,) * rows, (1,) * rows, zero_infinity=True)
 """,
     "paddle": """
 import paddle
@@ -30,6 +34,10 @@ def sgd(*modules):
     return paddle.optimizer.SGD(0.05, parameters=[each for module in modules for each in module.parameters()])
 def clear(opt):
     opt.clear_grad()
+def aligned(scores):
+    steps, rows = scores.shape[:2]
+    labels = paddle.ones([rows, 2], dtype="int32")
+    return F.ctc_loss(scores, labels, paddle.full([rows], steps, "int64"), paddle.full([rows], 1, "int64"))
 """,
 }
 # "front" has the steps in front, the others the rows.
@@ -76,6 +84,16 @@ seen = F.relu(small(x))
 seen = seen.TURNED  # CAUSE
 loss = F.cross_entropy(out(behind(seen)[0][-1]), y)
 """),
+    "an alignment": program(
+        """
+seen = x.TURNED
+loss = aligned(out(behind(seen)[0]))
+""",
+        6,
+        8,
+    )
+    + "# behind"
+    + MADE,
     "both ways": program("""
 steps_first = x.TURNED  # CAUSE
 last = both(steps_first)[0][4]
@@ -120,6 +138,13 @@ loss = F.cross_entropy(out(seen[:, 0]), tags[0])
 """,
         1,
         12,
+    ),
+    "alignments": program(
+        """
+loss = aligned(out(front(x.TURNED)[0])) + aligned(out(behind(x)[0]).TURNED)
+""",
+        6,
+        8,
     ),
     "the last state": program("""
 state = front(x.TURNED)[1][0][-1]
