@@ -82,6 +82,7 @@ def test_the_script_reads_the_text_that_it_reads_without_adbg(tmp_path: Path, le
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     environment = {**os.environ, **({"FLAGS_call_stack_level": level} if level else {})}
+    environment.pop("PYTHONUNBUFFERED", None)  # print() would write a line in pieces, and Paddle's log come in between
 
     def read(*command: str) -> list[str]:
         done = subprocess.run(
