@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "frames.h"
+#include "guarded.h"
 #include "numbers.h"
 #include "paddle.h"
 #include "slots.h"
@@ -105,18 +106,18 @@ PyObject* stood(PyObject*, PyObject* ns) {
 }
 
 PyMethodDef methods[] = {
-    {"slots", slots, METH_VARARGS, "(symbol, library) -> [(library, address, read-only after relocation)]"},
-    {"symbol", symbol, METH_VARARGS, "(symbol, library) -> its address, 0 where there is none"},
-    {"numbers", numbers, METH_VARARGS, "(buffer, kind) -> (any non-finite, how many, sum of squares)"},
-    {"begin", begin, METH_NOARGS, "allocate the tables of stacks; once before `capture`"},
-    {"modules", modules, METH_VARARGS, "(code of the modules' call or None, name of the attribute with their parts)"},
-    {"capture", capture, METH_NOARGS, "() -> the number of the calling stack"},
-    {"stack", stack, METH_O, "(number) -> (((code, lasti), ...), path, outermost) or None"},
-    {"roots", roots, METH_NOARGS, "() -> modules that ran as the outermost ones"},
-    {"counts", counts, METH_NOARGS, "() -> (stacks kept, captures that were new, modules known)"},
-    {"clear", clear, METH_NOARGS, "let go of all stacks"},
-    {"stood", stood, METH_O, "(nanoseconds): this thread stood so long at a stop, which is no work of the node that runs"},
-    {"restore", restore, METH_NOARGS, "put back everything that stands in for a framework's functions"},
+    {"slots", adbg::guarded<slots>, METH_VARARGS, "(symbol, library) -> [(library, address, read-only after relocation)]"},
+    {"symbol", adbg::guarded<symbol>, METH_VARARGS, "(symbol, library) -> its address, 0 where there is none"},
+    {"numbers", adbg::guarded<numbers>, METH_VARARGS, "(buffer, kind) -> (any non-finite, how many, sum of squares)"},
+    {"begin", adbg::guarded<begin>, METH_NOARGS, "allocate the tables of stacks; once before `capture`"},
+    {"modules", adbg::guarded<modules>, METH_VARARGS, "(code of the modules' call or None, name of the attribute with their parts)"},
+    {"capture", adbg::guarded<capture>, METH_NOARGS, "() -> the number of the calling stack"},
+    {"stack", adbg::guarded<stack>, METH_O, "(number) -> (((code, lasti), ...), path, outermost) or None"},
+    {"roots", adbg::guarded<roots>, METH_NOARGS, "() -> modules that ran as the outermost ones"},
+    {"counts", adbg::guarded<counts>, METH_NOARGS, "() -> (stacks kept, captures that were new, modules known)"},
+    {"clear", adbg::guarded<clear>, METH_NOARGS, "let go of all stacks"},
+    {"stood", adbg::guarded<stood>, METH_O, "(nanoseconds): this thread stood so long at a stop, which is no work of the node that runs"},
+    {"restore", adbg::guarded<restore>, METH_NOARGS, "put back everything that stands in for a framework's functions"},
     {nullptr, nullptr, 0, nullptr}};
 
 constexpr long kInterface = 9;  // as INTERFACE in load.py: one more with each change of a function's

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "frames.h"
+#include "guarded.h"
 #include "paddle_events.h"
 #include "paddle_graph.h"
 #include "slots.h"
@@ -319,55 +320,55 @@ bool read_addresses(PyObject* sequence, std::vector<void*>& into) {
 }
 
 PyMethodDef paddle_methods[] = {
-    {"paddle_begin", begin, METH_VARARGS, "(offsets of stack and of outgoing slots, size of a slot, offset of its edge)"},
-    {"paddle_stacks", stacks, METH_O, "(on): nodes made from now on are marked with their stack and place"},
-    {"paddle_mark", mark, METH_O, "(address of a living node) -> (its stack, its place); 0 where it has none"},
-    {"paddle_last", last_begun, METH_NOARGS,
+    {"paddle_begin", guarded<begin>, METH_VARARGS, "(offsets of stack and of outgoing slots, size of a slot, offset of its edge)"},
+    {"paddle_stacks", guarded<stacks>, METH_O, "(on): nodes made from now on are marked with their stack and place"},
+    {"paddle_mark", guarded<mark>, METH_O, "(address of a living node) -> (its stack, its place); 0 where it has none"},
+    {"paddle_last", guarded<last_begun>, METH_NOARGS,
      "() -> (address, place) of the node that began last on this thread while stacks were on; asked once"},
-    {"paddle_order", order, METH_NOARGS, "() -> the next place"},
-    {"paddle_survey", survey, METH_O,
+    {"paddle_order", guarded<order>, METH_NOARGS, "() -> the next place"},
+    {"paddle_survey", guarded<survey>, METH_O,
      "(addresses of living roots) -> (nodes below, a number for their classes and the roots', two for all about them)"},
-    {"paddle_kinds", kinds, METH_NOARGS, "() -> the classes that this thread's last survey met"},
-    {"paddle_interposed", interposed, METH_NOARGS, "() -> [(symbol, whether ours stands in, slots)]"},
-    {"paddle_watch_begin", paddle_watch_begin, METH_VARARGS,
+    {"paddle_kinds", guarded<kinds>, METH_NOARGS, "() -> the classes that this thread's last survey met"},
+    {"paddle_interposed", guarded<interposed>, METH_NOARGS, "() -> [(symbol, whether ours stands in, slots)]"},
+    {"paddle_watch_begin", guarded<paddle_watch_begin>, METH_VARARGS,
      "(place of operator() in a virtual table, offset of a tensor in its object, size of a tensor, numbers of float32,"
      " float64, float16, bfloat16; offset of the count of gradient hooks in a node)"},
-    {"paddle_watch_start", paddle_watch_start, METH_VARARGS,
+    {"paddle_watch_start", guarded<paddle_watch_start>, METH_VARARGS,
      "(addresses of roots, classes that are left to Python, callback) -> nodes that are watched, 0: Python must"},
-    {"paddle_watch_stop", paddle_watch_stop, METH_NOARGS, "() -> addresses of the nodes that ran on this thread"},
-    {"paddle_watch_end", paddle_watch_end, METH_NOARGS, "() -> None: the same, where nobody asks which nodes ran"},
-    {"paddle_watch_probe", paddle_watch_probe, METH_NOARGS,
+    {"paddle_watch_stop", guarded<paddle_watch_stop>, METH_NOARGS, "() -> addresses of the nodes that ran on this thread"},
+    {"paddle_watch_end", guarded<paddle_watch_end>, METH_NOARGS, "() -> None: the same, where nobody asks which nodes ran"},
+    {"paddle_watch_probe", guarded<paddle_watch_probe>, METH_NOARGS,
      "() -> (bytes of the first incoming slot, tensors looked at, found bad, left to Python) since the last call"},
-    {"paddle_entry", paddle_entry_make, METH_VARARGS,
+    {"paddle_entry", guarded<paddle_entry_make>, METH_VARARGS,
      "(Python's function, Paddle's own, whether it is paddle.grad's) -> what stands in for Paddle's own"},
-    {"paddle_entry_begin", paddle_entry_begin, METH_VARARGS,
+    {"paddle_entry_begin", guarded<paddle_entry_begin>, METH_VARARGS,
      "(type of tensors, offset of a tensor's autograd record, of the node in that, class of accumulate nodes, functions:"
      " (error, grad mode) -> what to raise, the watch's callback, () -> grad mode; calls and iterations so far)"},
-    {"paddle_entry_mode", paddle_entry_mode, METH_VARARGS,
+    {"paddle_entry_mode", guarded<paddle_entry_mode>, METH_VARARGS,
      "(0: all in Python, 1: nothing is armed, 2: calls may be passed over; functions that say whether a call must be told"
      " at once, words that are 0 otherwise, () called where calls wait to be taken, 24 bytes or None); what was learnt is forgotten"},
-    {"paddle_entry_learn", paddle_entry_learn, METH_VARARGS,
+    {"paddle_entry_learn", guarded<paddle_entry_learn>, METH_VARARGS,
      "(age, nodes, kinds, (first, second), all of these count, a watch is on, names of the roots, file, line): such calls"
      " are of no interest; of the call that runs on this thread. Not where the age is another by now"},
-    {"paddle_entry_age", paddle_entry_age, METH_NOARGS, "() -> another number after each paddle_entry_mode"},
-    {"paddle_entry_running", paddle_entry_running, METH_NOARGS, "() -> a call runs here that Python does not know"},
-    {"paddle_entry_open", paddle_entry_open, METH_NOARGS,
+    {"paddle_entry_age", guarded<paddle_entry_age>, METH_NOARGS, "() -> another number after each paddle_entry_mode"},
+    {"paddle_entry_running", guarded<paddle_entry_running>, METH_NOARGS, "() -> a call runs here that Python does not know"},
+    {"paddle_entry_open", guarded<paddle_entry_open>, METH_NOARGS,
      "() -> (arguments, number, iteration, begin in ns, frame, nodes, roots, (file, line), watched) of it, once; or None"},
-    {"paddle_entry_take", paddle_entry_take, METH_NOARGS,
+    {"paddle_entry_take", guarded<paddle_entry_take>, METH_NOARGS,
      "() -> [(number, nodes, roots, iteration, thread, (file, line), begins, us)]: calls that ran since, alike ones together"},
-    {"paddle_entry_count", paddle_entry_count, METH_O, "(1: another call, 2: iteration, 0) -> (calls, iterations)"},
-    {"paddle_entry_pass", paddle_entry_pass, METH_O, "(1, -1 or 0: none): calls on this thread that only pass through"},
-    {"paddle_entry_spent", paddle_entry_spent, METH_NOARGS, "() -> [(weak tensor, its node)]: roots that were used up"},
-    {"paddle_events_begin", paddle_events_begin, METH_VARARGS,
+    {"paddle_entry_count", guarded<paddle_entry_count>, METH_O, "(1: another call, 2: iteration, 0) -> (calls, iterations)"},
+    {"paddle_entry_pass", guarded<paddle_entry_pass>, METH_O, "(1, -1 or 0: none): calls on this thread that only pass through"},
+    {"paddle_entry_spent", guarded<paddle_entry_spent>, METH_NOARGS, "() -> [(weak tensor, its node)]: roots that were used up"},
+    {"paddle_events_begin", guarded<paddle_events_begin>, METH_VARARGS,
      "(addresses of roots, most, ask, norms=True) -> (capsule, number of nodes, alike) or None: this call is written down; "
      "`ask(tensor)` -> (norm, whether it is not finite) of what cannot be read here"},
-    {"paddle_events_take", paddle_events_take, METH_VARARGS,
+    {"paddle_events_take", guarded<paddle_events_take>, METH_VARARGS,
      "(capsule, positions) -> (rows, lost, shapes): what came since the last time; see engine/node_batch.py"},
-    {"paddle_events_since", paddle_events_since, METH_VARARGS,
+    {"paddle_events_since", guarded<paddle_events_since>, METH_VARARGS,
      "(capsule, positions, start) -> rows behind the first `start` of those, which stay; by any thread, while nodes run"},
-    {"paddle_events_nodes", paddle_events_nodes, METH_O, "(capsule) -> addresses of its nodes, by key"},
-    {"paddle_events_end", paddle_events_end, METH_O, "(capsule): it is over"},
-    {"paddle_end", end, METH_NOARGS, "put everything of libpaddle's back"},
+    {"paddle_events_nodes", guarded<paddle_events_nodes>, METH_O, "(capsule) -> addresses of its nodes, by key"},
+    {"paddle_events_end", guarded<paddle_events_end>, METH_O, "(capsule): it is over"},
+    {"paddle_end", guarded<end>, METH_NOARGS, "put everything of libpaddle's back"},
     {nullptr, nullptr, 0, nullptr}};
 
 void paddle_restore() {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "frames.h"
+#include "guarded.h"
 #include "slots.h"
 #include "torch_engine.h"
 #include "torch_events.h"
@@ -217,34 +218,34 @@ PyObject* torch_abandon(PyObject*, PyObject*) {
 }  // namespace
 
 PyMethodDef torch_methods[] = {
-    {"torch_layout", torch_layout, METH_O, "([(node, thread id), ...]) -> whether number and thread were found"},
-    {"torch_edges", torch_edges, METH_O, "([node, ...]) -> whether their edges were found in memory"},
-    {"torch_leaves", torch_leaves, METH_O, "([(accumulate node, tensor), ...]) -> whether tensors were found in nodes"},
-    {"torch_walk", torch_walk, METH_O, "([root, ...]) -> Walk, or None where nodes cannot be read"},
-    {"torch_survey", torch_survey, METH_O, "([root, ...]) -> (nodes, types, alike, alike, number), or None"},
-    {"torch_objects", torch_objects, METH_O, "(type) -> whether Python objects of nodes can be taken back"},
-    {"torch_hooking", torch_hooking, METH_VARARGS, "(node, pre hooks, post hooks) -> whether nodes can be hooked"},
-    {"torch_hooked", torch_hooked, METH_O, "(change) -> how many calls with hooked nodes run"},
-    {"torch_donor", torch_donor, METH_VARARGS, "(node, pre hooks, post hooks) -> whether lists of hooks were found"},
-    {"torch_tensors", torch_tensors, METH_VARARGS, "(tensor, keys, elements, address) -> whether tensors can be read"},
-    {"torch_screening", torch_screening, METH_O, "(change) -> how many screened calls run"},
-    {"torch_events", torch_events, METH_O, "(on) -> \"\", or why nodes cannot be written down"},
-    {"torch_events_donor", torch_events_donor, METH_VARARGS, "(node, pre hooks) -> whether its hook can be called"},
-    {"torch_events_begin", torch_events_begin, METH_VARARGS, "(walk, tensor, most, norms=True) -> what the others take, or None"},
-    {"torch_events_take", torch_events_take, METH_VARARGS, "(events, walk, positions) -> (rows, lost, shapes)"},
-    {"torch_events_since", torch_events_since, METH_VARARGS, "(events, walk, positions, start) -> rows, which stay"},
-    {"torch_events_end", torch_events_end, METH_O, "(events): the backward is over"},
-    {"torch_watch", torch_watch, METH_O, "(hand over) -> whether backwards can be watched from now on"},
-    {"torch_watch_next", torch_watch_next, METH_VARARGS, "(tensor, nodes) -> whether the next backward of this thread is watched"},
-    {"torch_alike", torch_alike, METH_O, "(walk) -> a number, or None"},
-    {"torch_events_figure", torch_events_figure, METH_VARARGS, "(norm, nonfinite) of what flows into this node"},
-    {"torch_events_interposed", torch_events_interposed, METH_NOARGS, "() -> as torch_interposed, of the engine's"},
-    {"torch_abandon", torch_abandon, METH_NOARGS, "in a forked child: calls of other threads never end"},
-    {"torch_thread", torch_thread, METH_NOARGS, "() -> torch's number of this thread"},
-    {"torch_stacks", torch_stacks, METH_O, "(on) -> \"\", or why the stacks cannot be taken"},
-    {"torch_stack_number", torch_stack_number, METH_O, "(node) -> the number of its stack, 0 where it has none"},
-    {"torch_address", torch_address, METH_O, "(node) -> where it lies, 0 where that is not known"},
-    {"torch_interposed", torch_interposed, METH_NOARGS, "() -> [(symbol, whether it is interposed now, slots)]"},
+    {"torch_layout", guarded<torch_layout>, METH_O, "([(node, thread id), ...]) -> whether number and thread were found"},
+    {"torch_edges", guarded<torch_edges>, METH_O, "([node, ...]) -> whether their edges were found in memory"},
+    {"torch_leaves", guarded<torch_leaves>, METH_O, "([(accumulate node, tensor), ...]) -> whether tensors were found in nodes"},
+    {"torch_walk", guarded<torch_walk>, METH_O, "([root, ...]) -> Walk, or None where nodes cannot be read"},
+    {"torch_survey", guarded<torch_survey>, METH_O, "([root, ...]) -> (nodes, types, alike, alike, number), or None"},
+    {"torch_objects", guarded<torch_objects>, METH_O, "(type) -> whether Python objects of nodes can be taken back"},
+    {"torch_hooking", guarded<torch_hooking>, METH_VARARGS, "(node, pre hooks, post hooks) -> whether nodes can be hooked"},
+    {"torch_hooked", guarded<torch_hooked>, METH_O, "(change) -> how many calls with hooked nodes run"},
+    {"torch_donor", guarded<torch_donor>, METH_VARARGS, "(node, pre hooks, post hooks) -> whether lists of hooks were found"},
+    {"torch_tensors", guarded<torch_tensors>, METH_VARARGS, "(tensor, keys, elements, address) -> whether tensors can be read"},
+    {"torch_screening", guarded<torch_screening>, METH_O, "(change) -> how many screened calls run"},
+    {"torch_events", guarded<torch_events>, METH_O, "(on) -> \"\", or why nodes cannot be written down"},
+    {"torch_events_donor", guarded<torch_events_donor>, METH_VARARGS, "(node, pre hooks) -> whether its hook can be called"},
+    {"torch_events_begin", guarded<torch_events_begin>, METH_VARARGS, "(walk, tensor, most, norms=True) -> what the others take, or None"},
+    {"torch_events_take", guarded<torch_events_take>, METH_VARARGS, "(events, walk, positions) -> (rows, lost, shapes)"},
+    {"torch_events_since", guarded<torch_events_since>, METH_VARARGS, "(events, walk, positions, start) -> rows, which stay"},
+    {"torch_events_end", guarded<torch_events_end>, METH_O, "(events): the backward is over"},
+    {"torch_watch", guarded<torch_watch>, METH_O, "(hand over) -> whether backwards can be watched from now on"},
+    {"torch_watch_next", guarded<torch_watch_next>, METH_VARARGS, "(tensor, nodes) -> whether the next backward of this thread is watched"},
+    {"torch_alike", guarded<torch_alike>, METH_O, "(walk) -> a number, or None"},
+    {"torch_events_figure", guarded<torch_events_figure>, METH_VARARGS, "(norm, nonfinite) of what flows into this node"},
+    {"torch_events_interposed", guarded<torch_events_interposed>, METH_NOARGS, "() -> as torch_interposed, of the engine's"},
+    {"torch_abandon", guarded<torch_abandon>, METH_NOARGS, "in a forked child: calls of other threads never end"},
+    {"torch_thread", guarded<torch_thread>, METH_NOARGS, "() -> torch's number of this thread"},
+    {"torch_stacks", guarded<torch_stacks>, METH_O, "(on) -> \"\", or why the stacks cannot be taken"},
+    {"torch_stack_number", guarded<torch_stack_number>, METH_O, "(node) -> the number of its stack, 0 where it has none"},
+    {"torch_address", guarded<torch_address>, METH_O, "(node) -> where it lies, 0 where that is not known"},
+    {"torch_interposed", guarded<torch_interposed>, METH_NOARGS, "() -> [(symbol, whether it is interposed now, slots)]"},
     {nullptr, nullptr, 0, nullptr}};
 
 void torch_restore() {

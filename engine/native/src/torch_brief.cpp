@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "guarded.h"
 #include "layouts.h"
 #include "torch_brief_call.h"
 #include "torch_brief_pass.h"
@@ -279,15 +280,15 @@ PyCFunction as_method(F function) {
 PyMethodDef calls_methods[] = {
     {"begin", as_method(calls_begin), METH_FASTCALL, "(args, kwargs) -> what `end` takes"},
     {"end", as_method(calls_end), METH_FASTCALL, "(what `begin` returned, result)"},
-    {"allow", calls_allow, METH_VARARGS,
+    {"allow", guarded<calls_allow>, METH_VARARGS,
      "(age, code of the entry, code of the user's line, accumulate, watched, survey, facts, nodes=None) -> bool"},
-    {"listen", calls_listen, METH_VARARGS, "(asks, zeros, wake, cell): calls may be passed over; see listeners.h"},
-    {"allow_all", calls_allow_all, METH_NOARGS, "all calls are passed over and not written down"},
-    {"forbid", calls_forbid, METH_NOARGS, "the next call is looked at again"},
-    {"take", calls_take, METH_NOARGS, "() -> [(number, iteration, thread, began, us, facts, rows)] since the last time"},
-    {"next", calls_next, METH_O, "(outermost) -> the number of a call that is looked at"},
-    {"used_up", calls_used_up, METH_VARARGS, "(thread, number of a root whose graph a backward used up)"},
-    {"last", calls_last, METH_O, "(thread) -> the highest one, or None"},
+    {"listen", guarded<calls_listen>, METH_VARARGS, "(asks, zeros, wake, cell): calls may be passed over; see listeners.h"},
+    {"allow_all", guarded<calls_allow_all>, METH_NOARGS, "all calls are passed over and not written down"},
+    {"forbid", guarded<calls_forbid>, METH_NOARGS, "the next call is looked at again"},
+    {"take", guarded<calls_take>, METH_NOARGS, "() -> [(number, iteration, thread, began, us, facts, rows)] since the last time"},
+    {"next", guarded<calls_next>, METH_O, "(outermost) -> the number of a call that is looked at"},
+    {"used_up", guarded<calls_used_up>, METH_VARARGS, "(thread, number of a root whose graph a backward used up)"},
+    {"last", guarded<calls_last>, METH_O, "(thread) -> the highest one, or None"},
     {nullptr, nullptr, 0, nullptr}};
 PyMemberDef calls_members[] = {
     {"count", T_ULONGLONG, offsetof(Calls, count), READONLY, "calls so far"},

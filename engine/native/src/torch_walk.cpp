@@ -4,6 +4,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "guarded.h"
 #include "torch_graph.h"
 #include "torch_nodes.h"
 #include "torch_objects.h"
@@ -300,31 +301,31 @@ PyObject* walk_release(PyObject* self, PyObject*) {
 }
 
 PyMethodDef walk_methods[] = {
-    {"types", walk_types, METH_NOARGS, "() -> the Python types of the nodes, by kind"},
-    {"kind", walk_kind, METH_O, "(key) -> index of its type"},
-    {"kinds", walk_kinds, METH_NOARGS, "() -> the same of all nodes, by key"},
-    {"number", walk_number, METH_O, "(key) -> its sequence number"},
-    {"stack", walk_stack, METH_O, "(key) -> the number of its stack"},
-    {"stacks", walk_stacks, METH_NOARGS, "() -> the numbers of all stacks, by key"},
-    {"places", walk_places, METH_O, "(bytes, one a kind) -> keys of one node for each kind and stack"},
-    {"node", walk_node, METH_O, "(key) -> its Python object"},
-    {"address", walk_address, METH_O, "(key) -> what torch_address says of it"},
-    {"key", walk_key, METH_O, "(node) -> its key, or None"},
-    {"roots", walk_roots, METH_NOARGS, "() -> keys, one for each root that was given"},
-    {"edges", walk_edges, METH_O, "(key) -> [(key or None, slot)]"},
-    {"producers", walk_producers, METH_NOARGS, "() -> by key, the keys below"},
-    {"into", walk_into, METH_O, "(bytes, one a node) -> [(producer, its slot, consumer, its slot)]"},
-    {"keys", walk_keys, METH_O, "(bytes, one a kind) -> keys of the nodes of those kinds"},
-    {"order", walk_order, METH_NOARGS, "() -> keys in the order of execution"},
-    {"ordinals", walk_ordinals, METH_VARARGS, "(groups by kind, order) -> ordinals by key"},
-    {"screen", walk_screen, METH_O, "(bytes, one a kind) -> whether all gradients are looked at now"},
-    {"unscreen", walk_unscreen, METH_NOARGS, "no hook of `screen` is left in the nodes"},
-    {"reclaim", walk_reclaim, METH_NOARGS, "() -> nodes handed out whose Python object is in use"},
-    {"hook", walk_hook, METH_VARARGS, "(key, before, after) -> whether Python is called there"},
-    {"hook_all", walk_hook_all, METH_O, "(after) -> whether Python is called as every node begins (and ends)"},
-    {"unhook", walk_unhook, METH_NOARGS, "nothing is called any more"},
-    {"running", walk_running, METH_NOARGS, "() -> key of the node that runs on this thread, or None"},
-    {"release", walk_release, METH_NOARGS, "let go of the graph"},
+    {"types", guarded<walk_types>, METH_NOARGS, "() -> the Python types of the nodes, by kind"},
+    {"kind", guarded<walk_kind>, METH_O, "(key) -> index of its type"},
+    {"kinds", guarded<walk_kinds>, METH_NOARGS, "() -> the same of all nodes, by key"},
+    {"number", guarded<walk_number>, METH_O, "(key) -> its sequence number"},
+    {"stack", guarded<walk_stack>, METH_O, "(key) -> the number of its stack"},
+    {"stacks", guarded<walk_stacks>, METH_NOARGS, "() -> the numbers of all stacks, by key"},
+    {"places", guarded<walk_places>, METH_O, "(bytes, one a kind) -> keys of one node for each kind and stack"},
+    {"node", guarded<walk_node>, METH_O, "(key) -> its Python object"},
+    {"address", guarded<walk_address>, METH_O, "(key) -> what torch_address says of it"},
+    {"key", guarded<walk_key>, METH_O, "(node) -> its key, or None"},
+    {"roots", guarded<walk_roots>, METH_NOARGS, "() -> keys, one for each root that was given"},
+    {"edges", guarded<walk_edges>, METH_O, "(key) -> [(key or None, slot)]"},
+    {"producers", guarded<walk_producers>, METH_NOARGS, "() -> by key, the keys below"},
+    {"into", guarded<walk_into>, METH_O, "(bytes, one a node) -> [(producer, its slot, consumer, its slot)]"},
+    {"keys", guarded<walk_keys>, METH_O, "(bytes, one a kind) -> keys of the nodes of those kinds"},
+    {"order", guarded<walk_order>, METH_NOARGS, "() -> keys in the order of execution"},
+    {"ordinals", guarded<walk_ordinals>, METH_VARARGS, "(groups by kind, order) -> ordinals by key"},
+    {"screen", guarded<walk_screen>, METH_O, "(bytes, one a kind) -> whether all gradients are looked at now"},
+    {"unscreen", guarded<walk_unscreen>, METH_NOARGS, "no hook of `screen` is left in the nodes"},
+    {"reclaim", guarded<walk_reclaim>, METH_NOARGS, "() -> nodes handed out whose Python object is in use"},
+    {"hook", guarded<walk_hook>, METH_VARARGS, "(key, before, after) -> whether Python is called there"},
+    {"hook_all", guarded<walk_hook_all>, METH_O, "(after) -> whether Python is called as every node begins (and ends)"},
+    {"unhook", guarded<walk_unhook>, METH_NOARGS, "nothing is called any more"},
+    {"running", guarded<walk_running>, METH_NOARGS, "() -> key of the node that runs on this thread, or None"},
+    {"release", guarded<walk_release>, METH_NOARGS, "let go of the graph"},
     {nullptr, nullptr, 0, nullptr}};
 
 PyType_Slot walk_slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(walk_free)},
