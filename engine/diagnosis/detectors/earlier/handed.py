@@ -3,13 +3,17 @@ cannot be detached where it was made."""
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Sequence
+from typing import Any
 
 from adbg.engine.backends.base import Backend, BackwardCall
 from adbg.engine.diagnosis.detectors.earlier.holding import is_of, made_by, running_frames, value_in
 from adbg.engine.diagnosis.values import tensor_locals
 from adbg.engine.frames import forget_stack
 from adbg.engine.types import SourceLine
+
+_MOST = 100  # items of a dict that are looked at
 
 
 def taken_from(
@@ -32,4 +36,16 @@ def taken_from(
         for inner, value in tensor_locals(backend, frame):
             if inner in given and made_by(backend, value) == call.address(older):
                 return line, inner
+        for inner in given:
+            item = _item_of(backend, value_in(inner, frame), call.address(older))
+            if item and inner in (text := linecache.getline(line.file, line.line)) and item in text.replace('"', "'"):
+                return line, f"{inner}[{item}]"
     return None
+
+
+def _item_of(backend: Backend, container: Any, address: int) -> str:
+    """The key of a dict, as text, under which it has what that node made; "" for none."""
+    for key, value in list(container.items())[:_MOST] if type(container) is dict else ():
+        if type(key) in (str, int) and backend.is_tensor(value) and made_by(backend, value) == address:
+            return repr(key)
+    return ""

@@ -135,10 +135,9 @@ class GradientHook(Detector):
             steady = max(ratios) - min(ratios) <= 1e-3 * max(ratios)
             if steady and max(ratios) > 0 and not 0.3 <= ratios[-1] <= 3.3:
                 what = f"multiplies gradients by {ratios[-1]:.3g}"
-                if _SLOW <= ratios[-1] <= 1 / _SLOW and self._names(hook):
-                    self._tell(
-                        hook, call, "scale", "note", 0.4, f"{what}, as a rate of their own for some parameters does"
-                    )
+                if _SLOW <= ratios[-1] <= 1 / _SLOW:
+                    why = "a rate of their own for some parameters" if self._names(hook) else "the weight of a branch"
+                    self._tell(hook, call, "scale", "note", 0.4, f"{what}, as {why} does")
                 else:
                     self._tell(hook, call, "scale", "warning", 0.6, what)
             elif hook.kind not in ("zero", "scale", "nan", "again"):

@@ -82,12 +82,15 @@ class Frozen(LoopDetector):
         cause = (freezing(files_of(self.ledger, optimizer), names_of) if not born else None) or born or optimizer.made
         evidence = [f"{held.name} {held.shape}: {flag} at all {held.frozen} steps" for held in shown[:4]]
         evidence.append(f"the optimizer was made in {place(optimizer.made)}")
-        self.facts.tell(
+        told = self.facts.tell(
             Finding(
                 0, "frozen-in-optimizer", severity, confidence, text, cause=self.facts.cause(cause), evidence=evidence,
                 next=["b backward-end"],
             )
         )  # fmt: skip
+        for found in list(self.facts.findings.values()) if severity == "error" else ():
+            if found.kind == "zero-grad" and optimizer.kind in found.message:  # neither clears nor steps what is frozen
+                self.facts.tell(replace(found, victim_of=told))
 
 
 @detector("frozen-in-optimizer", "not-optimized")

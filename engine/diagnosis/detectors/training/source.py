@@ -67,9 +67,10 @@ def freezing(files: Iterable[str], names: Iterable[str]) -> SourceLine | None:
     for file in files:
         lines = linecache.getlines(file)
         for number, line in enumerate(lines, 1):
-            if _MAY_FREEZE.search(line.partition("#")[0]):
+            code = line.partition("#")[0]
+            if _MAY_FREEZE.search(code):
                 computed.append((file, number))
-            if _FREEZES.search(line.partition("#")[0]):
+            if _FREEZES.search(code) and not code.lstrip().startswith(("def ", "async def ")):  # a default freezes none
                 found.append((file, number))
                 if parts & set(re.findall(r"[A-Za-z_]\w*", _with_loop(file, number, line))):
                     fitting.append((file, number))

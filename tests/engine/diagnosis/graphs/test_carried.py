@@ -82,6 +82,28 @@ def fit(net):
 fit(Net())
 """
 
+# A dict that one function fills and another one takes from, several times.
+DICT = """
+net = nn.Linear(4, 2)
+optimizer = sgd(net.parameters())
+def collect():
+    store = {"x": [], "old": []}
+    for _ in range(3):
+        x = noise(8, 4)
+        store["x"].append(x)
+        store["old"].append(net(x).tanh())
+    return {key: sum(each) for key, each in store.items()}
+def update(batch):
+    for _ in range(3):
+        ratio = (net(batch["x"]).tanh() - batch["old"]).exp()  # CAUSE
+        optimizer.CLEAR()
+        ratio.mean().backward()
+        optimizer.step()
+for step in range(3):
+    batch = collect()
+    update(batch)
+"""
+
 # The same with a list: the last features are kept for the next batch, behind the backward.
 QUEUE = """
 net = nn.Linear(3, 4)
@@ -217,6 +239,7 @@ COPIED = PARTS.replace("KEEP", "self.parts = list(map(lambda each: each.detach()
 BUGGY = {
     "built": (BUILT, "second-backward"), "bank": (BANK, "second-backward"), "queue": (QUEUE, "second-backward"),
     "meter": (METER, "graph-kept"), "listed": (LISTED, "second-backward"), "handed": (HANDED, "second-backward"),
+    "a dict": (DICT, "second-backward"),
 }  # fmt: skip
 HEALTHY = {"later": LATER, "unfrozen": UNFROZEN, "apart": APART, "copied": COPIED}
 

@@ -154,6 +154,28 @@ optimizer = paddle.optimizer.SGD(0.01, parameters=model.parameters())
 """
         + LOOP,
     ),
+    # In its own step alone: the gradients of the generator's backward stay.
+    "switched the wrong way round": (
+        "frozen-in-optimizer",
+        """
+def set_requires_grad(net, requires_grad=False):
+    for parameter in net.parameters():
+        parameter.stop_gradient = requires_grad  # CAUSE
+generator, critic = nn.Linear(6, 6), nn.Linear(6, 1)
+optimizer = paddle.optimizer.Adam(0.01, parameters=generator.parameters())
+other = paddle.optimizer.Adam(0.01, parameters=critic.parameters())
+for _ in range(6):
+    fake = generator(x)
+    set_requires_grad(critic, True)
+    other.clear_grad()
+    (critic(fake) - critic(x)).mean().backward()
+    other.step()
+    set_requires_grad(critic, False)
+    optimizer.clear_grad()
+    nn.functional.mse_loss(critic(generator(x)), y).backward()
+    optimizer.step()
+""",
+    ),
     "a tensor that takes no gradient": (
         "frozen-in-optimizer",
         """
