@@ -77,7 +77,7 @@ def made_by(backend: Backend, value: Any) -> int | None:
     try:
         return graph.address(graph.roots()[0])
     finally:
-        _release(graph)
+        release(graph)
 
 
 def holds(backend: Backend, value: Any, address: int) -> bool:
@@ -92,10 +92,11 @@ def _reaches(backend: Backend, value: Any, address: int) -> bool:
     try:
         return graph.count() <= _LARGEST and any(graph.address(key) == address for key in graph.order())
     finally:
-        _release(graph)
+        release(graph)
 
 
-def _release(graph: Any) -> None:
+def release(graph: Any) -> None:
+    """What a graph holds of the framework's, as soon as nobody asks it any more."""
     release = getattr(graph, "release", None)
     if release is not None:
         release()

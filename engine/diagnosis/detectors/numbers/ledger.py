@@ -21,6 +21,7 @@ from adbg.engine.diagnosis.detectors.numbers.holders import (
 )
 from adbg.engine.diagnosis.detectors.numbers.prepared import given_bad
 from adbg.engine.diagnosis.detectors.numbers.silenced import is_copy, leads_to, silenced
+from adbg.engine.diagnosis.detectors.sizes.unconstrained import gone_below
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.outside import suppress
 from adbg.engine.types import SourceLine
@@ -354,6 +355,10 @@ class Ledger:
         else:
             bits = read.dtype
             made.why = singular.made_in_forward(op, at, scalars, read.flat[place], bits, largest)
+            gone = gone_below(self._facts, op, operands[0]) if made.why and operands else None
+            if gone is not None:
+                made.evidence.append(gone[0])
+                made.held = gone[1]
 
     def watch_edges(self, call: OperatorCall) -> None:
         """Note operands at which a derivative is infinite, where the framework will not show them in backward."""

@@ -61,13 +61,13 @@ def in_container(ledger: Ledger, found: list[Leaf]) -> tuple[str, SourceLine] | 
                 held = [] if name.startswith("_") else [each for each in _held(value, 3, "") if each[0] in leaves]
                 for id_, path in held:
                     leaves[id_].called = f"{kind}.{name}{path}"
-                line = _assigned(type(module), name) if held else None
+                line = assigned_in(type(module), name) if held else None
                 if line is not None:
                     return f"{kind}.{name}", line
     return None
 
 
-def _assigned(kind: type, attribute: str) -> SourceLine | None:
+def assigned_in(kind: type, attribute: str) -> SourceLine | None:
     """Where the class, or one that it inherits from, gives its instances the attribute."""
     for each in kind.__mro__:
         with suppress(Exception):

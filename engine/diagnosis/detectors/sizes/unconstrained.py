@@ -1,0 +1,87 @@
+"""A parameter that steps have taken out of the range in which an operator is defined: ``log`` of a scale below 0."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from adbg.engine.backends.base import Backend, Graph
+from adbg.engine.diagnosis.detectors.earlier.holding import release
+from adbg.engine.diagnosis.detectors.numbers import values
+from adbg.engine.diagnosis.detectors.training.leaves import assigned_in
+from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.diagnosis.ledger import Ledger
+from adbg.engine.outside import suppress
+from adbg.engine.types import SourceLine
+
+_DEEP = 4  # nodes between the operand and the parameter
+_MOST = 400  # nodes of the graph that is walked
+_ELEMENTS = 4096  # of the parameter
+_MIXES = ("mm", "linear", "conv", "matmul", "einsum", "rnn", "lstm", "gru", "attention", "norm")
+BOUNDS = {"log": 0.0, "log2": 0.0, "log10": 0.0, "sqrt": 0.0, "rsqrt": 0.0, "log1p": -1.0}
+
+
+def gone_below(facts: Facts, op: str, operand: Any) -> tuple[str, SourceLine | None] | None:
+    """What is to be said of the parameter behind an operand of ``op``, and the line that gives it to its module: of the
+    nearest one that has elements below what ``op`` takes, with nothing but operators element by element in between.
+    None where there is none, or no step has been taken: then it began so."""
+    bound = BOUNDS.get(op)
+    stepped = any(each.steps for each in Ledger.of(facts).optimizers.values())
+    if bound is None or not stepped:
+        return None
+    for value in _parameters_near(facts.backend, operand):
+        found = values.stats(facts.backend, value)
+        if found is None or not facts.is_named(value) or found.numel > _ELEMENTS or found.min >= bound:
+            continue
+        name = facts.title_of(value)
+        text = (
+            f"{name}, which it is computed of, has come down to {found.min:.4g} by the optimizer's steps, and nothing "
+            f"keeps it above {bound:g}: train its logarithm, or take exp or softplus of it"
+        )
+        return text, _given_at(facts, value)
+    return None
+
+
+def _parameters_near(backend: Backend, operand: Any) -> list[Any]:
+    """The nearest first."""
+    if not backend.has_graph(operand):
+        return [operand] if backend.meta(operand).requires_grad else []
+    graph = backend.graph_of([operand])
+    if graph is None:
+        return []
+    try:
+        if graph.count() > _MOST:
+            return []
+        found: list[Any] = []
+        level, seen = list(graph.roots()), set(graph.roots())
+        for _ in range(_DEEP + 1):
+            below = []
+            for key in level:
+                if graph.is_accumulate(key):
+                    found += [saved.value for saved in graph.saved(key) if saved.value is not None]
+                else:
+                    below += [each for each in _behind(graph, key) if each not in seen]
+            seen.update(below)
+            level = below
+        return found
+    finally:
+        release(graph)
+
+
+def _behind(graph: Graph, key: int) -> list[int]:
+    """What an operator got its sign from: a sum of two has it of either."""
+    name = graph.name(key).lower()
+    found = [edge.to for edge in graph.edges(key) if edge.to is not None]
+    mixes = any(part in name for part in _MIXES) or (len(found) > 1 and name.startswith(("add", "sub")))
+    return [] if mixes else found
+
+
+def _given_at(facts: Facts, value: Any) -> SourceLine | None:
+    for seen in Ledger.of(facts).modules.values():
+        root: Any = seen.ref()
+        with suppress(Exception):  # it is gone, or a property of the user's raises
+            path = next((name for name, each in root.named_parameters() if each is value), "")
+            if path:
+                *parts, attribute = path.split(".")
+                return assigned_in(type(functools.reduce(getattr, parts, root)), attribute)
+    return None
