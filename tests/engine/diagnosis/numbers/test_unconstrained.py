@@ -1,0 +1,111 @@
+"""Parameters that steps take out of the range of a logarithm or a root; and others whose operand is below it for
+another reason. Witness: the program prints the parameter where the loss is NaN."""
+
+from __future__ import annotations
+
+import pytest
+from support.diagnosing_many import Run, diagnose_each
+from support.frameworks import FRAMEWORKS, case
+
+HEAD = {
+    "torch": """
+import torch
+from torch import nn
+torch.manual_seed(0)
+Module, noise = nn.Module, torch.randn
+def sgd(module, rate):
+    return torch.optim.SGD(module.parameters(), lr=rate)
+def clear(optimizer):
+    optimizer.zero_grad()
+def parameter(module, value):
+    return nn.Parameter(torch.full((3,), value))
+""",
+    "paddle": """
+import paddle
+from paddle import nn
+paddle.seed(0)
+Module, noise = nn.Layer, lambda *shape: paddle.randn(shape)
+def sgd(module, rate):
+    return paddle.optimizer.SGD(rate, parameters=module.parameters())
+def clear(optimizer):
+    optimizer.clear_grad()
+def parameter(module, value):
+    return module.create_parameter([3], default_initializer=nn.initializer.Constant(value))
+""",
+}
+
+LOOP = """
+class Net(Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(4, 3)
+INIT
+    def forward(self, x):
+BODY
+net = Net()
+optimizer = sgd(net, 0.2)
+for _ in range(30):
+    clear(optimizer)
+    loss = net(noise(8, 4))
+    if loss.isnan().item():
+        print("left", [round(float(each), 3) for each in SHOWN])
+        break
+    loss.backward()
+    optimizer.step()
+else:
+    raise SystemExit("no NaN")
+loss.backward()
+"""
+
+
+def _program(init: str, body: str, shown: str = "net.scale") -> str:
+    text = LOOP.replace("INIT", f"        {init}").replace("SHOWN", shown)
+    return text.replace("BODY", "\n".join(" " * 8 + line for line in body.strip().splitlines()))
+
+
+SCALE = "self.scale = parameter(self, 0.3)  # CAUSE"
+BUGGY = {
+    "a logarithm": _program(SCALE, """
+return (self.scale.log() * 0.1).sum() + (self.scale * 2).sum() + 0 * self.body(x).mean()
+"""),
+    "behind a product": _program(SCALE, """
+mean = nn.functional.softplus(self.body(x)) + 0.1
+return ((self.scale * mean).log().mean() * 0.01) + self.scale.sum()
+"""),
+    "a root": _program(SCALE, """
+return (self.scale + 1e-6).sqrt().sum() + self.scale.sum() + 0 * self.body(x).mean()
+"""),
+}  # fmt: skip
+# The operand is a sum that may be below 0 whatever its parts are.
+OTHER = _program(
+    "self.scale = parameter(self, -0.1)",
+    """
+return (self.body(x) + self.scale + 2.0).log().mean() + self.body(x).mean()  # CAUSE
+""",
+)
+
+
+@pytest.fixture(scope="module")
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    texts = {name: HEAD[request.param] + text for name, text in (BUGGY | {"a sum": OTHER}).items()}
+    return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
+
+
+each = pytest.mark.parametrize(
+    "runs", [case(name, name, group=f"numbers-unconstrained-{name}") for name in FRAMEWORKS], indirect=True
+)
+
+
+@each
+@pytest.mark.parametrize("name", BUGGY)
+def test_what_gives_the_parameter_is_the_line(runs: dict[str, Run], name: str) -> None:
+    run = runs[name]
+    assert "left [-" in run.plain, run.plain
+    first = run.check_first("nonfinite")
+    assert any("scale" in each and "by the optimizer's steps" in each for each in first["evidence"]), first
+
+
+@each
+def test_a_sum_is_no_parameter_s(runs: dict[str, Run]) -> None:
+    first = runs["a sum"].check_first("nonfinite")
+    assert not any("by the optimizer's steps" in each for each in first["evidence"]), first
