@@ -21,7 +21,7 @@ from adbg.engine.diagnosis.detectors.numbers.holders import (
 )
 from adbg.engine.diagnosis.detectors.numbers.prepared import given_bad
 from adbg.engine.diagnosis.detectors.numbers.silenced import is_copy, leads_to, silenced
-from adbg.engine.diagnosis.detectors.sizes.unconstrained import gone_below
+from adbg.engine.diagnosis.detectors.sizes.unconstrained import parameter_behind
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.outside import suppress
 from adbg.engine.types import SourceLine
@@ -355,7 +355,7 @@ class Ledger:
         else:
             bits = read.dtype
             made.why = singular.made_in_forward(op, at, scalars, read.flat[place], bits, largest)
-            gone = gone_below(self._facts, op, operands[0]) if made.why and operands else None
+            gone = parameter_behind(self._facts, op, operands) if made.why else None
             if gone is not None:
                 made.evidence.append(gone[0])
                 made.held = gone[1]

@@ -1,8 +1,12 @@
-"""A parameter that steps have taken out of the range in which an operator is defined: ``log`` of a scale below 0."""
+"""Parameters that make NaN or infinity of finite numbers: one that steps have taken out of the range in which an
+operator is defined (``log`` of a scale below 0), and one that was initialised so large that what goes through it again
+and again overflows."""
 
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Sequence
 from typing import Any
 
 from adbg.engine.backends.base import Backend, Graph
@@ -17,17 +21,47 @@ from adbg.engine.types import SourceLine
 _DEEP = 4  # nodes between the operand and the parameter
 _MOST = 400  # nodes of the graph that is walked
 _ELEMENTS = 4096  # of the parameter
+_LARGE = 3.0  # times; He's initialisation has 1.4
+_PRODUCTS = frozenset({"matmul", "mm", "linear", "addmm", "einsum", "bmm"})
 _MIXES = ("mm", "linear", "conv", "matmul", "einsum", "rnn", "lstm", "gru", "attention", "norm")
 BOUNDS = {"log": 0.0, "log2": 0.0, "log10": 0.0, "sqrt": 0.0, "rsqrt": 0.0, "log1p": -1.0}
+
+
+def parameter_behind(facts: Facts, op: str, operands: Sequence[Any]) -> tuple[str, SourceLine | None] | None:
+    """What is to be said of the parameter that made ``op`` give what is not finite, and the line that gives it to its
+    module; None where it is none's doing."""
+    stepped = any(each.steps for each in Ledger.of(facts).optimizers.values())
+    if stepped:
+        return gone_below(facts, op, operands[0]) if operands else None
+    return next((found for each in operands if (found := _too_large(facts, op, each)) is not None), None)
+
+
+def _too_large(facts: Facts, op: str, operand: Any) -> tuple[str, SourceLine | None] | None:
+    """A matrix before its first step: a usual initialisation keeps the size of what it is multiplied by (1 / sqrt of
+    the inputs; He's, twice the variance)."""
+    if op not in _PRODUCTS:
+        return None
+    for value in _parameters_near(facts.backend, operand)[:1]:
+        shape = facts.shape(value)
+        if len(shape) != 2 or min(shape) < 4 or not facts.is_named(value):
+            return None
+        gain = facts.backend.norm(value) / math.sqrt(max(shape))
+        if gain > _LARGE:
+            text = (
+                f"{facts.title_of(value)} {list(shape)} makes what it is multiplied by about {gain:.3g} times as "
+                "large, as it was initialised: where that is repeated, it grows by as much each time; divide by the "
+                "root of the inputs, or initialise it as the identity"
+            )
+            return text, _given_at(facts, value)
+    return None
 
 
 def gone_below(facts: Facts, op: str, operand: Any) -> tuple[str, SourceLine | None] | None:
     """What is to be said of the parameter behind an operand of ``op``, and the line that gives it to its module: of the
     nearest one that has elements below what ``op`` takes, with nothing but operators element by element in between.
-    None where there is none, or no step has been taken: then it began so."""
+    None where there is none."""
     bound = BOUNDS.get(op)
-    stepped = any(each.steps for each in Ledger.of(facts).optimizers.values())
-    if bound is None or not stepped:
+    if bound is None:
         return None
     for value in _parameters_near(facts.backend, operand):
         found = values.stats(facts.backend, value)

@@ -19,6 +19,8 @@ def clear(optimizer):
     optimizer.zero_grad()
 def parameter(module, value):
     return nn.Parameter(torch.full((3,), value))
+def matrix(module, spread):
+    return nn.Parameter(torch.randn(16, 16) * spread)
 """,
     "paddle": """
 import paddle
@@ -31,6 +33,8 @@ def clear(optimizer):
     optimizer.clear_grad()
 def parameter(module, value):
     return module.create_parameter([3], default_initializer=nn.initializer.Constant(value))
+def matrix(module, spread):
+    return module.create_parameter([16, 16], default_initializer=nn.initializer.Normal(0.0, spread))
 """,
 }
 
@@ -76,6 +80,27 @@ return ((self.scale * mean).log().mean() * 0.01) + self.scale.sum()
 return (self.scale + 1e-6).sqrt().sum() + self.scale.sum() + 0 * self.body(x).mean()
 """),
 }  # fmt: skip
+# Before the first step: 4 times as large each time, and of a usual size, of inputs that are too large.
+REPEATED = """
+class Net(Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(4, 16)
+        self.again = matrix(self, SPREAD)  # MATRIX
+    def forward(self, x):
+        h = self.body(x)
+        for _ in range(80):
+            h = h.matmul(self.again)  # PRODUCT
+        return h.mean()
+net = Net()
+optimizer = sgd(net, 0.1)
+loss = net(noise(8, 4) * SIZE)
+print("finite", bool(loss.isfinite().item()))
+loss.backward()
+optimizer.step()
+"""
+LARGE = REPEATED.replace("SPREAD", "1.5").replace("SIZE", "1.0").replace("MATRIX", "CAUSE")
+USUAL = REPEATED.replace("SPREAD", "0.5").replace("SIZE", "1e37").replace("PRODUCT", "CAUSE")
 # The operand is a sum that may be below 0 whatever its parts are.
 OTHER = _program(
     "self.scale = parameter(self, -0.1)",
@@ -83,11 +108,12 @@ OTHER = _program(
 return (self.body(x) + self.scale + 2.0).log().mean() + self.body(x).mean()  # CAUSE
 """,
 )
+MORE = {"a sum": OTHER, "large": LARGE, "usual": USUAL}
 
 
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    texts = {name: HEAD[request.param] + text for name, text in (BUGGY | {"a sum": OTHER}).items()}
+    texts = {name: HEAD[request.param] + text for name, text in (BUGGY | MORE).items()}
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
 
 
@@ -109,3 +135,12 @@ def test_what_gives_the_parameter_is_the_line(runs: dict[str, Run], name: str) -
 def test_a_sum_is_no_parameter_s(runs: dict[str, Run]) -> None:
     first = runs["a sum"].check_first("nonfinite")
     assert not any("by the optimizer's steps" in each for each in first["evidence"]), first
+
+
+@each
+@pytest.mark.parametrize("name", ["large", "usual"])
+def test_a_matrix_that_was_initialised_large(runs: dict[str, Run], name: str) -> None:
+    run = runs[name]
+    assert "finite False" in run.plain, run.plain
+    told = any("as it was initialised" in each for each in run.check_first("nonfinite")["evidence"])
+    assert told == (name == "large"), run
