@@ -52,7 +52,8 @@ class Depth(Detector):
     Evidence: the norms at nodes of the same operator, from the loss to the input, by iteration.
     Mistaken for: single small layers, heads that are initialised with zeros and frozen layers do not count: at least
     four nodes of one operator have to go the same way by a factor of 100,000 in every iteration that was looked at. A
-    leaky integrator, whose own constant factor makes it forget (a note). Depth that grows with each iteration is a
+    leaky integrator, whose own constant factor makes it forget (a note). What one of many iterations does (a note).
+    Depth that grows with each iteration is a
     consequence of a history that is never cut off.
     Cost: two norms a node, in sampled iterations.
     """
@@ -149,7 +150,8 @@ class Depth(Detector):
         ratio = math.exp(_total(chain))
         looked = len(set(chain.iterations))
         extreme = min(ratio, 1 / ratio) <= _SURE
-        confidence = (0.85 if extreme else 0.7) if looked >= 2 else 0.55
+        once = 0.55 if self.facts.iteration <= 2 else 0.45  # a derivative that is taken once is no training
+        confidence = (0.85 if extreme else 0.7) if looked >= 2 else once
         at = chain.begins
         evidence = [
             f"iteration {iteration}: norms into {op} nodes from the loss to the input: "
