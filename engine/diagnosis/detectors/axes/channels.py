@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detectors.axes.noise import Drawn, Origins
@@ -63,6 +64,10 @@ class Channels:
         self._given: Marks[int] = Marks()  # the axis that a layer gave its channels
         self._viewed: Marks[_Viewed] = Marks()
         self._found: list[tuple[Marked[_Viewed], Finding]] = []
+
+    def given(self, value: Any) -> Marked[int] | None:
+        """The axis of it that has the channels that a layer gave, as far as that is known."""
+        return self._given.of(value)
 
     def operator(self, call: OperatorCall, name: str) -> None:
         source = call.operands[0]

@@ -47,7 +47,7 @@ class Reshaped:
                 self._marks.put(result, known.what, known.name, known.line)
         elif known is not None and name in _KEEPS and shape(result) == shape(call.operands[0]):
             self._marks.put(result, known.what, known.name, known.line)
-        elif known is not None and known.what.mixed and (axis := _classes(call, name)) is not None:
+        elif known is not None and known.what.mixed and (axis := classes_of(call, name)) is not None:
             self._judge(known, call, axis)
 
     def _judge(self, known: Marked[_Sizes], call: OperatorCall, axis: int) -> None:
@@ -79,7 +79,7 @@ def _real(sizes: Sequence[int]) -> list[int]:
     return [size for size in sizes if size != 1]
 
 
-def _classes(call: OperatorCall, name: str) -> int | None:
+def classes_of(call: OperatorCall, name: str) -> int | None:
     """The axis that a loss takes for the classes; None of what is no such loss."""
     rank = len(shape(call.operands[0]))
     if name in ("cross_entropy", "nll_loss"):

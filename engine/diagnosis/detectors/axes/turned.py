@@ -17,7 +17,7 @@ def axis_behind(call: OperatorCall, axis: int) -> int | None:
     """The axis of the result that axis ``axis`` of the first operand becomes, or is folded into as a whole. None for
     other operators, and where it is gone: cut into parts, indexed, merged into more than it can be told."""
     name, source, result = plain(call.name), shape(call.operands[0]), shape(call.results[0])
-    given, rank = _numbers(call), len(source)
+    given, rank = numbers_of(call), len(source)
     order = [each % rank for each in given]
     whole = any(isinstance(each, (list, tuple)) for each in (*call.arguments[1:2], *call.keywords.values()))
     if name in ("t", "T", "mT") and rank == 2:
@@ -40,7 +40,7 @@ def axis_behind(call: OperatorCall, axis: int) -> int | None:
     return found if found is not None and found < len(result) and result[found] >= source[axis] else None
 
 
-def _numbers(call: OperatorCall) -> list[int]:
+def numbers_of(call: OperatorCall) -> list[int]:
     """The axes among the arguments: ``transpose(x, 0, 1)``, ``permute(x, (2, 0, 1))``, ``dim0=0, dim1=1``."""
     found: list[int] = []
     for each in (*call.arguments[1:], *call.keywords.values()):

@@ -13,6 +13,7 @@ from adbg.engine.diagnosis.detectors.axes.attention import Attention
 from adbg.engine.diagnosis.detectors.axes.channels import Channels
 from adbg.engine.diagnosis.detectors.axes.exchanged import Exchanged
 from adbg.engine.diagnosis.detectors.axes.mixed import Reshaped
+from adbg.engine.diagnosis.detectors.axes.rows import Rows
 from adbg.engine.diagnosis.detectors.axes.turned import axis_behind
 from adbg.engine.diagnosis.detectors.graphs.calls import axis_of, line_of, place, plain, shape
 from adbg.engine.diagnosis.detectors.graphs.marks import Marked, Marks
@@ -45,17 +46,18 @@ class _Along:
 @detector("wrong-axis")
 class WrongAxis(Detector):
     """A softmax along one axis of which one element each is then picked along another (the class of every token, of
-    what was made to add up to 1 over the tokens), or whose product with the values of an attention sums over another.
-    A reshape to the sizes that a transpose would have made, before a loss that takes one of these axes for the classes,
+    what was made to add up to 1 over the tokens), or whose product with the values of an attention sums over another. A
+    reshape to the sizes that a transpose would have made, before a loss that takes one of these axes for the classes,
     or before what works along one of the two axes, where a transpose or a stack had made them, or batches of other
     sizes show which one is the batch; or, of data as well, before a recurrent layer, an attention or a loop that takes
     the first two axes for steps and rows of sequences, where no other layout of these explains it, also where it puts
     columns of a feature map in front of the rows (``[b, c, h, w]`` to ``[w, b, c * h]``); or before a layer that takes
     as many channels along one axis as lie along another one in front of it (``[b, t, c]`` to ``[b, c, t]`` before a
-    convolution), where a layer gave them, or that layer is a convolution or a recurrent one. A recurrent layer or an
-    attention that goes along the batch: one of its rows is picked, and its steps meet as many targets. And what was
-    reduced over one axis without keepdim meets its source, where a broadcast lines it up with another axis; seen where
-    sizes are equal, for else it raises.
+    convolution), where a layer gave them, or that layer is a convolution or a recurrent one; or to rows as long as
+    there are channels (``[b, c, h, w]`` to ``[-1, c]``) that a loss, a softmax or a linear layer takes for those of one
+    position. A recurrent layer or an attention that goes along the batch: one of its rows is picked, and its steps meet
+    as many targets. And what was reduced over one axis without keepdim meets its source, where a broadcast lines it up
+    with another axis; seen where sizes are equal, for else it raises.
 
     Evidence: both lines, the shapes and the axes; of sequences the places that a transpose fills with other numbers,
     and the loss that compares their rows with as many targets.
@@ -64,12 +66,13 @@ class WrongAxis(Detector):
     is only a note, what a loss picks (nll_loss, ctc_loss) a warning. Soft assignments to clusters, whose scores a layer
     or learnt centers give, or which are divided by their sums (not told). What was reshaped twice may lie as it is
     meant to, and rows that are kept whole do, or that are merged again before their order counts, or whose targets
-    change places with them (all not told). Of sequences: random numbers that nothing else is made of; parts of a long
-    recording that are cut at other places, where the rows stay in front (told only where they meet targets, and neither
-    size divides the other); rows that are joined or parted, where one does (told only where the steps are in front, and
-    the rows meet targets that were not laid out anew). Attention between samples, and a mean over what is the same at
-    each step (not told, and a note). A normalisation of a symmetric matrix: of reductions, and of an
-    attention over as many queries as keys, only a note is told.
+    change places with them (all not told). Rows of one channel each, or of one position (not told). Of sequences:
+    random numbers that nothing else is made of; parts of a long recording that are cut at other places, where the rows
+    stay in front (told only where they meet targets, and neither size divides the other); rows that are joined or
+    parted, where one does (told only where the steps are in front, and the rows meet targets that were not laid out
+    anew). Attention between samples, and a mean over what is the same at each step (not told, and a note). A
+    normalisation of a symmetric matrix: of reductions, and of an attention over as many queries as keys, only a note is
+    told.
     Cost: in sampled iterations a look at each operator's name; once the index, or what is reshaped, is read.
     """
 
@@ -82,6 +85,7 @@ class WrongAxis(Detector):
         self._reshaped = Reshaped(facts)
         self._exchanged = Exchanged(facts)
         self._channels = Channels(facts, self._exchanged.origins)
+        self._rows = Rows(facts)
         self._along = AlongBatch(facts, self._exchanged.origins)
         self._attention = Attention(facts, self._sums)
 
@@ -101,6 +105,7 @@ class WrongAxis(Detector):
                     self._tell_reduced(known, one, call)
         self._softmax(call, name, result)
         self._reshaped.operator(call)
+        self._rows.operator(call, name, self._channels.given(call.operands[0]))
         self._channels.operator(call, name)
         self._along.operator(call, name)
         self._attention.operator(call, name)

@@ -108,7 +108,54 @@ def train(batches):
 train([(noise(6, 4), noise(6)) for _ in range(4)])
 """
 )
-BUGS = {"array": ARRAY, "transform": TRANSFORM, "batches": BATCHES}
+# A module that normalises what it is handed in place, by a method of its own.
+MODULE = (
+    FIT
+    + """
+class Shift(nn.Layer if hasattr(nn, "Layer") else nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mean = noise(4)
+    def normalise(self, given):
+        return given.subtract_(self.mean)  # CAUSE
+    def forward(self, given):
+        given = self.normalise(given)
+        return given * 2
+def train(parts):
+    shift = Shift()
+    for epoch in range(5):
+        for part in parts:
+            fit(shift(part))
+train([noise(6, 4) for _ in range(4)])
+"""
+)
+# An object that a trainer hands slices of its table to, which hands them to a function.
+OBJECT = (
+    FIT
+    + """
+def scaled(rows):
+    rows /= 2.0  # CAUSE
+    return rows
+class Prepare:
+    def __call__(self, rows, extra=0):
+        return tensor(scaled(rows)) + extra
+class Trainer:
+    def __init__(self, table):
+        self.table, self.prepare = table, Prepare()
+    def run(self):
+        for epoch in range(5):
+            for at in range(0, 24, 6):
+                fit(self.prepare(self.table[at:at + 6]))
+Trainer(np.random.default_rng(0).normal(size=(24, 4)).astype("float32")).run()
+"""
+)
+# The function of one step is handed the module and the view.
+STEP = MODULE.replace("fit(shift(part))", "print(step(shift, part))").replace(
+    "def train(", "def step(module, rows):\n    return fit(module(rows))\ndef train("
+)
+BUGS = {
+    "array": ARRAY, "transform": TRANSFORM, "batches": BATCHES, "module": MODULE, "object": OBJECT, "step": STEP,
+}  # fmt: skip
 # On copies.
 COPY = ARRAY.replace("row = self.rows[at]", "row = self.rows[at].copy()").replace("  # CAUSE", "")
 COPIED = BATCHES.replace("x.add_(0.1 * noise(6, 4))  # CAUSE", "x = x.clone()\n            x.add_(0.1 * noise(6, 4))")
@@ -157,7 +204,37 @@ for step in range(30):
     fit(memory.slots.clone())
 """
 )
-HEALTHY = {"copy": COPY, "copied": COPIED, "once": ONCE, "ring": RING}
+CLONES = MODULE.replace("  # CAUSE", "").replace(
+    "given = self.normalise(given)", "given = self.normalise(given.clone())"
+)
+PICKED = OBJECT.replace("  # CAUSE", "").replace("self.table[at:at + 6]", "self.table[np.arange(at, at + 6)]")
+# Each sample is made to have the mean 0: the second time it has it.
+CENTRED = MODULE.replace("self.mean)  # CAUSE", "given.mean(-1, keepdim=True))")
+# Negative numbers are cut off: there are none behind the first visit.
+RECTIFIED = MODULE.replace("given.subtract_(self.mean)  # CAUSE", "given.clip_(min=0.0)")
+# Bodies that move at each step, and centres that an update moves to what is seen.
+MOVED = (
+    FIT
+    + """
+class World:
+    def __init__(self):
+        self.wind = noise(4)
+    def __call__(self, body):
+        return body.add_(self.wind)
+def closer(centre, seen):
+    centre.add_(0.1 * (seen - centre))
+    return centre
+def play():
+    simulate, agents, middles = World(), [noise(4) for _ in range(3)], [noise(4) for _ in range(3)]
+    for step in range(20):
+        fit(simulate(agents[step % 3]) + closer(middles[step % 3], noise(4)))
+play()
+"""
+)
+HEALTHY = {
+    "copy": COPY, "copied": COPIED, "once": ONCE, "ring": RING, "clones": CLONES, "picked": PICKED, "centred": CENTRED,
+    "rectified": RECTIFIED, "moved": MOVED,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

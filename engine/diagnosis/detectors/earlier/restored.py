@@ -1,0 +1,176 @@
+"""A backup of weights that is the weights: what is restored from it was changed along with them."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, OptimizerEvent, detector
+from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, writes
+from adbg.engine.diagnosis.detectors.graphs.marks import Marked, Marks
+from adbg.engine.diagnosis.detectors.graphs.silent import span_of
+from adbg.engine.diagnosis.detectors.training.bits import hash_of
+from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.protocol.messages import Finding
+from adbg.engine.types import SourceLine
+
+_SHARES = frozenset({"detach", "data"})
+_RESTORES = frozenset({"copy_", "set_value", "set_data"})
+_MOST = 32  # weights whose values are compared, in one iteration
+
+
+@dataclass(frozen=True, slots=True)
+class _Alias:
+    """Made of a weight at the moment ``when``, in the same memory. ``digest``: of its values then, if it was taken."""
+
+    weight: weakref.ref[Any]
+    when: int
+    digest: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Changed:
+    when: int
+    line: SourceLine | None
+    how: str
+
+
+@dataclass(slots=True)
+class _Found:
+    names: list[str]
+    restored: SourceLine | None
+    changed: _Changed
+    digests: tuple[int | None, int | None]
+    name: str
+
+
+@detector("silent-overwrite")
+class Restored(Detector):
+    """Weights are kept by ``p.detach()``, ``p.data`` or ``state_dict()`` of torch, changed in place or by a step, and
+    written back (``p.copy_(kept)``, ``set_value``, ``p.data = kept``, ``load_state_dict``): what was kept is the
+    weight's own memory, so that writing it back does nothing.
+
+    Evidence: the line that made what is kept, the line that changed the weight behind it, hashes of its values then and
+    as it is restored, and the same memory on both sides.
+    Mistaken for: a copy (``clone()``, ``deepcopy``: other memory), weights that share memory and are loaded (not told:
+    nothing changed since), what is made of a weight, worked on and written back (not told: it is no backup), ``.data``
+    that was given another tensor meanwhile (not told).
+    Cost: in sampled iterations a look at each operator's name, and hashes of up to 32 weights that are detached.
+    """
+
+    needs = Need.STEPS
+    sampled = Need.OPERATORS
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self._clock = 0
+        self._taken = self._last = 0
+        self._seen = False
+        self._aliases: Marks[_Alias] = Marks()
+        self._changed: dict[int, _Changed] = {}  # by address
+        self._moved: Marks[int] = Marks()  # weights that were given other memory, when
+        self._stepped: _Changed | None = None
+        self._found: dict[SourceLine, _Found] = {}
+        self._told = False
+
+    def applied(self) -> bool:
+        return self._seen
+
+    def optimizer(self, event: OptimizerEvent) -> None:
+        if event.what == "stepped":
+            self._clock += 1
+            self._stepped = _Changed(self._clock, event.line, f"{type(event.optimizer).__name__}.step()")
+
+    def operator(self, call: OperatorCall) -> None:
+        if self._told or call.error is not None or not call.operands:
+            return
+        self._clock += 1
+        if self.facts.iteration > self._last + 1:  # what happened meanwhile was not seen
+            self._aliases, self._changed = Marks(), {}
+        self._last = self.facts.iteration
+        if call.name in _SHARES:
+            if call.results and self._is_weight(call.operands[0]):
+                self._share(call)
+            return
+        if call.name in _RESTORES and len(call.operands) == 2:
+            self._restore(call)
+        for each in writes(call):
+            alias = self._aliases.of(each)
+            if alias is not None or self._is_weight(each):
+                self._aliases.drop(each)
+                what = _Changed(self._clock, line_of(call.lines), call.name)
+                self._changed.update(dict.fromkeys(self._where(each), what))
+            if call.name == "set_data":
+                self._moved.put(each, self._clock, call.name, line_of(call.lines))
+
+    def iteration_end(self) -> None:
+        self._taken = 0
+        for line, found in self._found.items():
+            self._told = True
+            self._tell(line, found)
+        self._found = {}
+
+    def _is_weight(self, value: Any) -> bool:
+        backend = self.facts.backend
+        return backend.meta(value).requires_grad and not backend.has_graph(value)
+
+    def _where(self, value: Any) -> frozenset[int]:
+        return frozenset(at for at, _ in self.facts.backend.storages(value))
+
+    def _share(self, call: OperatorCall) -> None:
+        self._seen = True
+        weight, result = call.operands[0], call.results[0]
+        if result is weight:
+            return
+        self._taken += 1
+        digest = hash_of(self.facts, weight) if self._taken <= _MOST else None
+        self._aliases.put(result, _Alias(weakref.ref(weight), self._clock, digest), call.name, line_of(call.lines))
+
+    def _restore(self, call: OperatorCall) -> None:
+        target, source = call.operands
+        alias = self._aliases.of(source)
+        if alias is None or alias.line is None or target is source:
+            return
+        weight, where = alias.what.weight(), self._where(source)
+        if weight is None or not where or where != self._where(target) or span_of(source) != span_of(target):
+            return
+        moved = self._moved.of(weight)
+        if (moved is not None and moved.what > alias.what.when) or (call.name == "set_data" and target is not weight):
+            return
+        every = [self._changed[at] for at in where if at in self._changed]
+        changed = max(every, key=lambda one: one.when, default=None)
+        now = hash_of(self.facts, source) if alias.what.digest is not None else None
+        if now is not None and self._stepped is not None and (changed is None or changed.when < self._stepped.when):
+            changed = self._stepped
+        if changed is None or changed.when < alias.what.when or (now is not None and now == alias.what.digest):
+            return
+        self._keep(alias, weight, call, changed, now)
+
+    def _keep(self, alias: Marked[_Alias], weight: Any, call: OperatorCall, changed: _Changed, now: int | None) -> None:
+        if alias.line is not None:
+            digests = (alias.what.digest, now)
+            known = self._found.setdefault(alias.line, _Found([], line_of(call.lines), changed, digests, call.name))
+            known.names.append(self.facts.title_of(weight) or "a weight")
+
+    def _tell(self, line: SourceLine, found: _Found) -> None:
+        facts, changed = self.facts, found.changed
+        names = facts.some(found.names)
+        message = (
+            f"{place(found.restored)} restores {names} from its own memory, which does nothing: what {place(line)} "
+            f"keeps shares the memory, and {changed.how} at {place(changed.line)} has changed it, too; keep a clone()"
+        )
+        before, now = found.digests
+        evidence = [
+            f"{place(line)} keeps it: {facts.text_of(line)}",
+            f"{found.name} at {place(found.restored)} takes and writes the same memory, of {len(set(found.names))} "
+            f"weight{'s' if len(set(found.names)) > 1 else ''}",
+        ]
+        if before is not None and now is not None:
+            evidence.append(f"hash of its values: {before:08x} as it was kept, {now:08x} as it is restored")
+        facts.tell(
+            Finding(
+                0, "silent-overwrite", "error", 0.92, message, iteration=facts.iteration, forward=found.restored,
+                cause=facts.cause(line), evidence=evidence, next=[f"b {place(line)}", f"b {place(found.restored)}"],
+            )
+        )  # fmt: skip
