@@ -110,7 +110,7 @@ class Graphless(Detector):
                 self._waiting.append((known.what, call.location, known.what.summed is None))
 
     def _begins(self, call: BackwardCall) -> None:
-        found = self._weights(call.root_values())
+        found = weights_of(self.facts, call.root_values())
         cause = _left_out(list(running_frames())) or call.location
         forget_stack()
         if not found or cause is None:
@@ -134,14 +134,6 @@ class Graphless(Detector):
             if self.facts.backend.is_tensor(value) and not value.requires_grad:
                 self._marks.put(value, _Term(made), "grad", made.line)
 
-    def _weights(self, values: Sequence[Any]) -> dict[int, str]:
-        """The parameters that a gradient of these tensors would reach, by id, and their names."""
-        facts = self.facts
-        graph = facts.backend.graph_of(values)
-        leaves = [*tensors_of(graph)] if graph is not None and graph.count() <= _LARGEST else []
-        leaves += [each for each in values if each.is_leaf and each.requires_grad]
-        return {id(leaf): facts.title_of(leaf) for leaf in leaves if facts.name_of(leaf)}
-
     # ---- what becomes of their results
 
     def operator(self, call: OperatorCall) -> None:
@@ -164,7 +156,7 @@ class Graphless(Detector):
         inner = at is not None and at == terms[0].call.line and "detach" not in self.facts.text_of(at)
         if name in _ENDS and not inner:
             return None  # jacobian() detaches what it gives
-        carrying = [each for each in call.operands if each.requires_grad and self._weights([each])]
+        carrying = [each for each in call.operands if each.requires_grad and weights_of(self.facts, [each])]
         best = next((each for each in terms if each.summed is not None), terms[0])
         if not carrying:
             return best
@@ -217,6 +209,15 @@ class Graphless(Detector):
             Finding(0, "no-gradient", severity, sure, message, None, None, None, call.line, facts.cause(call.cause),
                     evidence, [f"b {place(call.cause)}"])
         )  # fmt: skip
+
+
+def weights_of(facts: Facts, values: Sequence[Any]) -> dict[int, str]:
+    """The parameters that a gradient of these tensors would reach, by id, and their names."""
+    made = [each for each in values if not each.is_leaf and each.requires_grad]
+    graph = facts.backend.graph_of(made) if made else None
+    leaves = [*tensors_of(graph)] if graph is not None and graph.count() <= _LARGEST else []
+    leaves += [each for each in values if each.is_leaf and each.requires_grad]
+    return {id(leaf): facts.title_of(leaf) for leaf in leaves if facts.name_of(leaf)}
 
 
 def _left_out(frames: list[types.FrameType]) -> SourceLine | None:
