@@ -96,6 +96,7 @@ class BackwardCall(Graph):
     #: Two calls with equal ones have nodes of the same names, made by the same stacks in the same modules, and the same
     #: leaves. None: the backend does not tell.
     alike: Hashable = None
+    gave: Sequence[Any] = ()  # what a "grad" call returns, None for each that has no gradient: told while it ends
     since = 0  # ``perf_counter_ns`` of its begin, where it is reported later than that
     only_screened = False  # nodes are hooked for ``HookPlan.screen`` alone; False too where the backend does not tell
 

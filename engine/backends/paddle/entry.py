@@ -191,7 +191,7 @@ class EngineEntry:
                 strip_own(error)
                 raise
             else:
-                self._returned(opened, earlier)
+                self._returned(opened, earlier, result if partial else None)
                 return result
             finally:
                 self._left(opened)
@@ -214,14 +214,16 @@ class EngineEntry:
             self._end_brief(opened, error)
         return aborted
 
-    def _returned(self, opened: Open, earlier: Sequence[Any]) -> None:
-        """It ended well, for Paddle."""
+    def _returned(self, opened: Open, earlier: Sequence[Any], result: Any = None) -> None:
+        """It ended well, for Paddle; ``result``: of ``paddle.grad``."""
         ended = self._threads.mine.abort
         if ended is not None and opened.call is not None:  # at its last node
             self._failed(opened, ended)
             raise ended
         if opened.call is not None:
+            opened.call.gave = result if isinstance(result, (list, tuple)) else ()
             self._end(opened)
+            opened.call.gave = ()
         if opened.brief:
             self._end_brief(opened, None)
         if opened.partial and earlier:

@@ -217,7 +217,9 @@ class EngineEntry:
             if self._services.stacks.by_anomaly and isinstance(result, tuple):
                 self._services.forget_parents(result)
             if call is not None and sink is not None:
+                call.gave = result if isinstance(result, tuple) else ()
                 sink.backward_end(call, None)
+                call.gave = ()
                 if begun.survey is not None and self._tick is None:
                     record_alone(self.calls, self._frames, begun.age, begun.survey, sink, call, frame)
         finally:
