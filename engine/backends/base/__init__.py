@@ -4,7 +4,7 @@ from adbg.engine.backends.base.backend import Backend, Capabilities, DoctorLine,
 from adbg.engine.backends.base.collectives import CollectiveTaps, KnownGroup, LedgerSink, Method
 from adbg.engine.backends.base.forward import ForwardTimer, ForwardTimes
 from adbg.engine.backends.base.graph import CreationWatch, Graph, SavedValue, Stray
-from adbg.engine.backends.base.hooks import BackwardCall, Hidden, HookPlan, HookSink, Part
+from adbg.engine.backends.base.hooks import BackwardCall, Hidden, HookPlan, HookSink, Part, ended_well
 from adbg.engine.backends.base.native import Aid, Aids, NativeVlog
 from adbg.engine.backends.base.observing import (
     FunctionCall,
@@ -56,4 +56,5 @@ __all__ = [
     "Stray",
     "Tap",
     "Watcher",
+    "ended_well",
 ]

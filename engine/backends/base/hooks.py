@@ -220,3 +220,13 @@ class LateSink(Protocol):
 
     def gather(self) -> None:
         """Take them now: something else is about to be told."""
+
+
+def ended_well(sink: HookSink, call: BackwardCall, result: Any) -> None:
+    """Tell that it ended; what it gave (of ``grad``, a tuple or a list) is at hand meanwhile, and no longer: who keeps
+    a gradient changes what the framework may do in place."""
+    call.gave = result if isinstance(result, (tuple, list)) else ()
+    try:
+        sink.backward_end(call, None)
+    finally:
+        call.gave = ()

@@ -15,7 +15,7 @@ from types import FrameType, FunctionType
 from typing import Any
 
 from adbg.engine import own_threads
-from adbg.engine.backends.base import HookSink
+from adbg.engine.backends.base import HookSink, ended_well
 from adbg.engine.backends.common.shield import surely
 from adbg.engine.backends.common.tracebacks import clean_text, strip_own
 from adbg.engine.backends.paddle import private
@@ -221,9 +221,7 @@ class EngineEntry:
             self._failed(opened, ended)
             raise ended
         if opened.call is not None:
-            opened.call.gave = result if isinstance(result, (list, tuple)) else ()
-            self._end(opened)
-            opened.call.gave = ()
+            self._end(opened, result)
         if opened.brief:
             self._end_brief(opened, None)
         if opened.partial and earlier:
@@ -373,12 +371,12 @@ class EngineEntry:
             state.origin = state.abort = None
             state.answer.clear()
 
-    def _end(self, opened: Open) -> None:
+    def _end(self, opened: Open, result: Any) -> None:
         call, sink = opened.call, self.sink
         if call is not None and sink is not None and not opened.passing:
             try:
                 call.hooks.settle()
-                sink.backward_end(call, None)
+                ended_well(sink, call, result)
             except BaseException as error:
                 self.abort(error)
                 raise

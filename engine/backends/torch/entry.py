@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from adbg.engine import own_threads
-from adbg.engine.backends.base import HookSink
+from adbg.engine.backends.base import HookSink, ended_well
 from adbg.engine.backends.common.shield import surely
 from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch.call import Arguments, Begun, TorchCall, entry_function, on_stack, under_way
@@ -217,9 +217,7 @@ class EngineEntry:
             if self._services.stacks.by_anomaly and isinstance(result, tuple):
                 self._services.forget_parents(result)
             if call is not None and sink is not None:
-                call.gave = result if isinstance(result, tuple) else ()
-                sink.backward_end(call, None)
-                call.gave = ()
+                ended_well(sink, call, result)
                 if begun.survey is not None and self._tick is None:
                     record_alone(self.calls, self._frames, begun.age, begun.survey, sink, call, frame)
         finally:
