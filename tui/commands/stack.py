@@ -156,10 +156,13 @@ def list_(debugger: Debugger, argument: str) -> CommandResult:
 
 
 def _on_disk(debugger: Debugger, file: str) -> str:
-    """The file of a frame that ``file`` is the end of ("torch/nn/functional.py"), where there is none of that name."""
-    if os.path.exists(file) or debugger.stop is None:
+    """The file of a frame that ``file`` is the end of ("torch/nn/functional.py"), else the script of that name, where
+    there is none here: findings name files so."""
+    if os.path.exists(file):
         return file
-    known = (frame.source.path for frame in debugger.view.frames() if frame.source is not None)
+    frames = debugger.view.frames() if debugger.stop is not None else ()
+    known = [frame.source.path for frame in frames if frame.source is not None]
+    known += [os.path.abspath(word) for word in debugger.program.command if word.endswith(".py")]
     return next((path for path in known if file_matches(file, path)), file)
 
 

@@ -197,9 +197,9 @@ class Repl:
             self.printer.say("")
             if not answer:
                 self._abandon()
-        if answer[:1] == "y":
+        if answer in ("y", "yes"):  # "yclear" was meant for another line
             self.leaving = self._ended_by_us = True
-        elif answer[:1] == "d":
+        elif answer in ("d", "detach"):
             debugger.detach()
             self.leaving = True
 

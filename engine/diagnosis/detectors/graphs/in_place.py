@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import math
 import re
 import weakref
 from collections import deque
@@ -287,7 +288,8 @@ class InPlace(Detector):
             text = f": {facts.text_of(each.line)}" if each.line is not None else ""
             evidence.append(f"{each.name} at {place(each.line)} wrote it, {changed}{text}")
         if size is not None and write.shape != size:
-            evidence.append(f"written through a view of it, {write.shape}")
+            larger = math.prod(write.shape) > math.prod(size)
+            evidence.append(f"written through {'what it is a view of' if larger else 'a view of it'}, {write.shape}")
         thing = write.leaf or "a tensor"
         carried = self._carried(write, forward)
         if carried is not None:

@@ -408,4 +408,5 @@ class NoGradient(Detector):
 
 
 def _next(line: SourceLine | None) -> list[str]:
-    return [f"b {place(line)}", "info params"] if line is not None else ["info params"]
+    """No breakpoint: a line that cuts the graph makes no node."""
+    return [f"list {place(line)}", "info params"] if line is not None else ["info params"]

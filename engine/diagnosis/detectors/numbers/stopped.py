@@ -143,9 +143,13 @@ class AtStop:
             message = f"the forward has its first NaN or infinity in {words}: {source.why}"
             confidence = 0.92 if source.sure else 0.85
         elif source.kind == "data":
-            message = f"the data is not finite already: it enters at {words}"
-            confidence = 0.85
-            evidence.append(f"no operator of the graph made it; {UNWATCHED}")
+            # What is computed of the data without gradients has no node: which line made it is not known here.
+            return Finding(
+                id=0, kind="nonfinite", severity="error", confidence=0.7, node=at, backward=call.number,
+                message=f"what enters at {words} is not finite, and no node of the graph made it: the data, or what is "
+                "computed of it without gradients",
+                forward=forward, cause=None, evidence=[*evidence, UNWATCHED], next=[f"b {at.unique_name}", *_NEXT],
+            )  # fmt: skip
         else:
             return self._unknown(
                 call, (at, forward), f"the forward has NaN or infinity at {words}, or before", evidence
