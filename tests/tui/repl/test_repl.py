@@ -214,7 +214,7 @@ def test_output_comes_while_the_prompt_stands(repl: Open) -> None:
     assert [line for line in text.splitlines() if line.startswith("tick")] == ["tick 0", "tick 1", "tick 2"]
 
 
-@pytest.mark.parametrize(("answer", "ends"), [("y", True), ("n", False)])
+@pytest.mark.parametrize(("answer", "ends"), [("y", True), ("n", False), ("yclear", False)])
 def test_quitting_asks_while_a_program_is_there(repl: Open, answer: str, ends: bool) -> None:
     terminal = repl(debuggee("mlp"))
     terminal.wait_for(at_prompt)
