@@ -252,7 +252,9 @@ def examined_lines(examined: Sequence[Examined], progress: Progress, found: bool
     lines = [f"could not look for {', '.join(kinds)}: {why}" for why, kinds in reasons.items()]
     if not progress.iterations:
         return [*lines, "no backward was called while it watched: little else was looked for"] if found else lines
-    if found and clear:
+    if clear and progress.alive and not progress.ended and progress.iterations == 1:
+        lines.append("the first iteration is under way: little was looked at, and what is not found is told behind it")
+    elif found and clear:
         lines.append(f"not found, in {seen}: {len(clear)} other kind{'s' * (len(clear) > 1)} of findings")
     elif clear:
         lines.append(f"looked for in {seen}, and not found: {', '.join(clear)}")
