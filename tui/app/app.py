@@ -241,6 +241,7 @@ class AdbgApp(OtherScreens, Painted):
         if not self.leaving:
             self.feed.catch_up()
             self.runner.begins(event.line)
+        event.shown.set()
 
     def on_command_done(self, event: CommandDone) -> None:
         """Output or error of a command."""

@@ -20,7 +20,7 @@ from adbg.tui.debugger.stop_view import as_error
 
 CTRL_C = "ctrl+c"
 TRIAL = "\0trial "
-TOLD = 0.1  # seconds that a command waits for the stop before it to be on its way to the screen
+TOLD = 2.0  # seconds at most that a command waits for the stop before it to be shown, and for its own line
 
 Run = Callable[[], CommandResult]
 
@@ -143,7 +143,9 @@ class CommandRunner:
                 until = time.monotonic() + TOLD
                 while not self.told() and time.monotonic() < until:
                     time.sleep(0.002)
-                self._post(CommandBegins(line))
+                begins = CommandBegins(line, threading.Event())
+                self._post(begins)
+                begins.shown.wait(TOLD)
             return execute(self.debugger, line)
 
         self._wait_for(1 if echo else 0)
@@ -208,7 +210,7 @@ class CommandRunner:
             return None
         self.main.answered("" if result.action else result.text)
         if result.text and not result.action:  # help and reports have screens
-            self.main.say(result.text)
+            self.main.say_answer(result.text)
         if done.line == CTRL_C:
             self.main.notify(result.text, timeout=3, markup=False)
         if done.line.removeprefix("(adbg) ").startswith("vlog") and isinstance(result.value, dict):

@@ -84,6 +84,7 @@ class EventFeed:
         self.profiles = ProfileWatch(debugger, main, reader.lookups)
         main.open_ranks = self._open_ranks
         self._untold: deque[NodeStop] = deque()  # stops that are not in the console yet
+        self._taken: NodeStop | None = None  # the last one that was taken in
         self._tip_due = True
         self._began_at: float | None = None
         self._shown: tuple[int, Process | None] = (-1, None)  # the run and its process that are shown
@@ -123,11 +124,11 @@ class EventFeed:
         if isinstance(event, events.Stopped):
             self.arrived = event.stop
 
-    def drain(self) -> None:
-        """Take in what came since the last tick."""
+    def drain(self, to_stop: bool = False) -> None:
+        """Take in what came since the last tick; ``to_stop``: up to the last stop, however long that takes."""
         deadline = time.monotonic() + BUDGET
         output: list[str] = []
-        while self._incoming and time.monotonic() < deadline:
+        while self._incoming and (time.monotonic() < deadline or (to_stop and self._taken is not self.arrived)):
             event = self._incoming.popleft()
             if isinstance(event, events.Output):
                 output.append(event.text)
@@ -179,6 +180,7 @@ class EventFeed:
     def _stopped(self, event: events.Stopped) -> None:
         stop = event.stop
         self._untold.append(stop)
+        self._taken = stop
         self.main.app.set_timer(SETTLE, self._tell_stops)
         self._follow_log()
         self.main.vlog.note(_stop_note(stop), _now(), stop=True)
@@ -207,7 +209,7 @@ class EventFeed:
 
     def catch_up(self) -> None:
         """Before the next command is shown: what became of those above it."""
-        self.drain()
+        self.drain(to_stop=True)
         self._tell_stops()
 
     def _banner(self, stop: NodeStop) -> None:

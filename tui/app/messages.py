@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,9 +25,11 @@ class Read(Message):
 
 @dataclass(eq=False)
 class CommandBegins(Message):
-    """The turn of a console command came: its line is shown, and its answer follows."""
+    """The turn of a console command came: its line is shown, and its answer follows. ``shown``: set then; the command
+    waits for that, or what it does could be told above it."""
 
     line: str
+    shown: threading.Event
 
 
 @dataclass(eq=False)

@@ -45,7 +45,7 @@ def test_an_answer_of_many_lines_stays_in_sight_and_the_panels_have_the_keys(zoo
         main = app.app.main
         await app.press(*("z" * zoomed), "colon")
         await app.write("help step")
-        await app.shows("beginning of the first backward.", "esc back to the panels")
+        await app.shows("esc back to the panels")
         assert main.focused is main.transcript
         await app.press("j", "k", "escape")
         assert main.focused is main.graph and typed(app) == ""
@@ -62,6 +62,23 @@ def test_an_answer_of_many_lines_stays_in_sight_and_the_panels_have_the_keys(zoo
         await app.press("5", "s")
         assert main.focused is main.command and typed(app) == "s" and "esc back" not in app.text
         assert "esc Panels" in app.text
+
+    drive(NARROW, body)
+
+
+def test_a_long_answer_is_shown_from_its_beginning() -> None:
+    """And what comes after it from its end again, once the panels have the keys."""
+
+    async def body(app: Driver) -> None:
+        main = app.app.main
+        await app.press("colon")
+        await app.write("help break")
+        await app.shows("lines below · page down")
+        first = main.transcript.text().split("(adbg) help break\n")[1].split("\n")[0].rstrip()
+        assert first[:40] in app.text, app.text
+        await app.press("escape", "colon")
+        await app.write("p 40 + 2")
+        await app.shows("is not defined")  # at its end again
 
     drive(NARROW, body)
 
@@ -106,7 +123,7 @@ def test_the_stop_of_a_step_stands_below_it_however_soon_the_next_command_comes(
         await app.until(lambda: "(adbg) help finish" in app.app.main.transcript.text(), "the last command")
         lines = app.app.main.transcript.text().splitlines()
         kinds = [line.split(",")[0] for line in lines if line.startswith(("(adbg)", "Stopped"))]
-        assert kinds[-5:] == ["(adbg) step", "Stopped", "(adbg) step", "Stopped", "(adbg) help finish"]
+        assert kinds[-5:] == ["(adbg) step", "Stopped", "(adbg) step", "Stopped", "(adbg) help finish"], lines
 
     drive(WIDE, body)
 

@@ -53,6 +53,18 @@ class Transcript(LinePanel):
         del self._lines[: max(len(self._lines) - 3 * _MOST, 0)]
         self._settle()
 
+    def write_from_its_start(self, text: str) -> None:
+        """The same; where there is more than fits in, its first line is shown, and not its last."""
+        row = len(self._lines)
+        self.write(text)
+
+        def show() -> None:
+            if len(self._lines) - row > self.size.height:
+                self._at_end = False
+                self.scroll_to(y=row, animate=False, force=True)
+
+        self.call_after_refresh(show)
+
     def write_program(self, lines: list[str], running: str) -> None:
         """Finished lines of the program, and the one it is at."""
         if len(lines) > _BURST:

@@ -105,6 +105,13 @@ class MainScreen(PanelScreen):
         """A line in the console."""
         self.transcript.write(text, style)
 
+    def say_answer(self, text: str) -> None:
+        """What a command answers: from its first line on, where its lines have the keys."""
+        if self._reading:
+            self.transcript.write_from_its_start(text)
+        else:
+            self.say(text)
+
     def say_error(self, error: AdbgError) -> None:
         """What went wrong, and what to do next."""
         self.say(error.message, "bad")
@@ -295,6 +302,8 @@ class MainScreen(PanelScreen):
             self.toggle_console()
 
     def _read_answer(self, reading: bool) -> None:
+        if self._reading and not reading:
+            self.transcript.to_end()
         self._reading = reading
         self.transcript.hint("answer", "esc back to the panels · j k scroll" if reading else "")
 
