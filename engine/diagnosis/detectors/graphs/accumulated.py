@@ -80,7 +80,7 @@ class Accumulated(Detector):
         frame: types.FrameType | None = sys._getframe(1)
         try:
             for owner in owners():
-                if id(owner) not in self._met and not hasattr(owner, "_parameters"):
+                if id(owner) not in self._met and "_parameters" not in owner.__dict__:
                     self._met.add(id(owner))
                     for write in writes_of(owner):
                         with suppress(TypeError):  # what has no weak references

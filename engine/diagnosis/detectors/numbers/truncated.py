@@ -21,6 +21,7 @@ _CASTS = frozenset({
 })  # fmt: skip
 _JOINS = SAME | frozenset({"stack", "cat", "concat", "index_select", "gather", "type", "astype", "type_as", "detach"})
 _INTEGERS = ("int64", "int32", "int16", "int8", "uint8")
+_LIBRARIES = ("numpy", "torch", "paddle")
 _LEAST = 8  # elements: of fewer, all alike says little
 _MOST = 4096  # that are looked at
 
@@ -112,7 +113,7 @@ def _floats(value: Any) -> Iterator[float]:
         each = waiting.pop()
         if isinstance(each, (list, tuple)):
             waiting.extend(reversed(each[:_MOST]))
-        elif hasattr(each, "tolist") and hasattr(each, "dtype"):
+        elif type(each).__module__.partition(".")[0] in _LIBRARIES:  # no attribute of the program's own is asked for
             try:
                 waiting.append(each.reshape(-1)[:_MOST].tolist())
             except own(Exception):
