@@ -159,8 +159,8 @@ class Model(nn.Layer):
         super().__init__()
         self.net = net
     def forward(self, t):
-        return self.net(2 * t - 1)  # CAUSE
-times = paddle.to_tensor(np.random.rand(5, 4), stop_gradient=False)
+        return self.net(2 * t - 1)
+times = paddle.to_tensor(np.random.rand(5, 4), stop_gradient=False)  # CAUSE
 Model()(times).mean().backward()
 """
 WIDENED = """

@@ -115,25 +115,26 @@ cell, head = nn.Linear(12, 8), nn.Linear(8, 1)
 optimizer = paddle.optimizer.SGD(0.01, parameters=[*cell.parameters(), *head.parameters()])
 state = paddle.zeros([2, 8])
 for step in range(4):
-    state = paddle.tanh(cell(paddle.concat([paddle.randn([2, 4]), state], 1)))
+    state = paddle.tanh(cell(paddle.concat([paddle.randn([2, 4]), state], 1)))  # CAUSE
     loss = head(state).square().mean()
     loss.backward(retain_graph=True)
-    optimizer.step()  # CAUSE
+    optimizer.step()
     optimizer.clear_grad()
 """
 # The same, freed: the backward that would need it raises, and computes nothing of the new value.
-FREED = RETAINED.replace("retain_graph=True", "").replace("  # CAUSE", "").replace("], 1)))", "], 1)))  # CAUSE")
+FREED = RETAINED.replace("retain_graph=True", "")
 
 CASES = [
     ("silent-overwrite", STEP), ("silent-overwrite", COPY), ("silent-overwrite", MIDDLE),
-    ("silent-overwrite", RETAINED), ("second-backward", FREED),
+    ("graph-grows", RETAINED), ("second-backward", FREED),
 ]  # fmt: skip
 PROGRAMS = numbered(CASES) | {"healthy": HEALTHY}
 
 
 @pytest.mark.parametrize("name", numbered(CASES))
 def test_behind_autograds_back(runs: dict[str, Run], name: str) -> None:
-    assert runs[name].check_first(kind_of(name))["severity"] == "error"
+    severe = "warning" if kind_of(name) == "graph-grows" else "error"
+    assert runs[name].check_first(kind_of(name))["severity"] == severe
 
 
 def test_writes_that_no_graph_minds(runs: dict[str, Run]) -> None:
