@@ -320,6 +320,8 @@ class NodeTimer(Profiler, Observer):
         for index, name, key, us, gap, inner in ran:
             place = call.place, index, name
             row = self._rows.get(place) or NodeTimes(describe(running, key, index, call.place))
+            if not (row.facts["file"] or self._named):  # its first forward may have run before stacks
+                row.facts = describe(running, key, index, call.place)
             if row.cold and not call.cold:  # another one: the writer may be at the old one
                 row = NodeTimes(row.facts)
                 row.cold = False
