@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 from adbg.engine.errors import AdbgError
@@ -15,6 +16,8 @@ from adbg.engine.inspect.variables import References, expandable
 from adbg.engine.outside import own
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.python import expressions as python
+from adbg.engine.python.expressions import names_used
+from adbg.engine.python.over import OverFrame
 from adbg.engine.types import TensorMeta, TensorStats
 
 
@@ -65,7 +68,26 @@ def evaluate(stop: StopContext, references: References, request: protocol.Evalua
         value=None if meta is not None and meta.numel != 1 else plain_value(value, stop.point.backend),
         tensor=meta,
         stats=_stats(stop, value, meta) if request.stats else None,
+        locals=None if request.node else running_locals(stop, names_used(request.expression), request.frameId),
     )
+
+
+def running_locals(stop: StopContext, names: Sequence[str], frame_id: int) -> protocol.RunningLocals | None:
+    """What is said of a local that the reader may take for the forward's: ``x`` at a node is that of the frame that
+    runs, and the function that made the node had an ``x`` too."""
+    at_node = not frame_id or stop.frame(frame_id).kind == "node"
+    if not at_node or stop.point.key is None:
+        return None
+    forward = next((entry.location for entry in stop.frames if entry.kind == "node"), None)
+    running = stop.innermost
+    entry = next((entry for entry in stop.frames if entry.python is not None and entry.python is running), None)
+    if forward is None or running is None or entry is None or entry.location is None:
+        return None
+    if (forward.file, forward.function) == (entry.location.file, entry.location.function):
+        return None  # the same call, as far as can be told
+    own = stop.namespace(frame_id, reads=True).before_the_frame()
+    mixed = [name for name in names if name in running.f_locals and name not in own and OverFrame(forward).had(name)]
+    return protocol.RunningLocals(mixed, entry.id - 1, entry.location, forward) if mixed else None
 
 
 def _stats(stop: StopContext, value: Any, meta: TensorMeta | None) -> TensorStats | None:

@@ -30,6 +30,7 @@ __all__ = [
     "assign_item",
     "evaluate",
     "execute",
+    "names_used",
     "node_namespace",
     "parse_target",
 ]
@@ -69,6 +70,11 @@ def _expression(text: str) -> tuple[types.CodeType, tuple[str, ...]]:
     except own(ValueError, RecursionError, MemoryError) as error:
         raise CommandError(f"not an expression: {error}") from None
     return code, _names_in(tree)
+
+
+def names_used(expression: str) -> tuple[str, ...]:
+    """Names that an expression mentions. Raises CommandError."""
+    return _expression(expression)[1]
 
 
 def _names_in(tree: ast.AST) -> tuple[str, ...]:

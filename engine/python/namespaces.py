@@ -75,6 +75,10 @@ class Namespace:
             found.update(self.over.globals())
         return found
 
+    def before_the_frame(self) -> set[str]:
+        """Names that are looked up before those of the frame."""
+        return {*self.names, *self.values}
+
     def globals_for(self, used: Sequence[str]) -> dict[str, Any]:
         """A new dict with the values of ``used``, to be the globals of ``eval``: in it, comprehensions and lambdas see
         every name too (with a separate locals mapping they would not)."""

@@ -37,6 +37,10 @@ class OverFrame:
         hidden = _local_names(self.line.file, self.line.line, self.line.function)
         return {} if hidden is None else {name: value for name, value in names.items() if name not in hidden}
 
+    def had(self, name: str) -> bool:
+        """Whether it was a local of that function; False where the source does not tell."""
+        return name in (_local_names(self.line.file, self.line.line, self.line.function) or ())
+
     def refusal(self, name: str) -> tuple[str, str]:
         """Why ``name`` is not known here, and what to do."""
         return (

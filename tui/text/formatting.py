@@ -7,10 +7,11 @@ import math
 import os
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from adbg.engine.errors import CommandError
-from adbg.engine.protocol.messages import EvaluateBody, NodeBody
+from adbg.engine.protocol.messages import EvaluateBody, NodeBody, RunningLocals
 from adbg.engine.types import (
     ExitStatus,
     NodeInfo,
@@ -202,6 +203,8 @@ def tensor_text(view: TensorView) -> str:
 
 def printed_text(body: EvaluateBody, expression: str) -> str:
     """What ``print`` shows: of a tensor shape and statistics before its numbers, of which some lines are enough."""
+    if body.locals is not None:
+        return f"{printed_text(replace(body, locals=None), expression)}\n{running_locals_text(body.locals)}"
     if body.tensor is None or body.tensor.numel < 2:
         return body.result
     parts = [f"{shape_text(body.tensor)}  {size(body.tensor.nbytes, spaced=True)}"]
@@ -216,6 +219,15 @@ def printed_text(body: EvaluateBody, expression: str) -> str:
     else:
         parts += lines
     return "\n".join(parts)
+
+
+def running_locals_text(found: RunningLocals) -> str:
+    """ "(x of frame 2, train at t.py:40: forward, which made this node, has ended; what it saved is in `saved`)"."""
+    running = found.running
+    return (
+        f"({', '.join(found.names)} of frame {found.frame}, {running.function} at {os.path.basename(running.file)}:"
+        f"{running.line}: {found.forward.function}, which made this node, has ended; what it saved is in `saved`)"
+    )
 
 
 def format_of(text: str) -> str:

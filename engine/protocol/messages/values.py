@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adbg.engine.protocol.messages.registry import request
-from adbg.engine.types import TensorMeta, TensorStats, TensorView
+from adbg.engine.types import SourceLine, TensorMeta, TensorStats, TensorView
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,17 @@ class SetVariable:
 
 
 @dataclass(frozen=True, slots=True)
+class RunningLocals:
+    """Names of an expression at a node that the function of its forward had too, and whose values here are of a frame
+    that runs: ``frame`` (number in the stack from 0), ``running``, while that call of the ``forward`` is over."""
+
+    names: list[str]
+    frame: int
+    running: SourceLine
+    forward: SourceLine
+
+
+@dataclass(frozen=True, slots=True)
 class EvaluateBody:
     """``result`` is the text; ``value`` is set for numbers, strings, bools, None and short lists of them."""
 
@@ -115,6 +126,7 @@ class EvaluateBody:
     value: Any = None
     tensor: TensorMeta | None = None
     stats: TensorStats | None = None  # of a tensor with more than one element, where they were asked for
+    locals: RunningLocals | None = None
 
 
 @request("evaluate", EvaluateBody)

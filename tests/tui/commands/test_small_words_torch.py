@@ -134,3 +134,62 @@ def test_functions_and_ranges_are_listed(tmp_path: Path) -> None:
     assert shown == ["5", "6", "7"]
     (error,) = outcome.of("error")
     assert "no function 'nobody'" in str(error)
+
+
+LOCALS = """
+import torch
+
+def forward(x, scale):
+    h = x * scale
+    x = h.tanh()
+    return x
+
+def train():
+    x, rate = torch.full((2,), 7.0), torch.ones(2, requires_grad=True)
+    loss = forward(rate, 2.0).sum()
+    loss.backward()
+
+train()
+"""
+
+
+def test_a_local_of_the_running_frame_is_not_taken_for_the_forwards(tmp_path: Path) -> None:
+    script = tmp_path / "mixed.py"
+    script.write_text(LOCALS)
+    lines = ("b TanhBackward0", "c", "p x.tolist()", "p rate.tolist()", "p norm(grad_outputs[0])", "b SumBackward0")
+    outcome = adbg("run", "--batch", "--json", *commands(*lines, "kill"), script)
+    line = LOCALS.splitlines().index("    loss.backward()") + 1
+    (mixed,) = texts(outcome, "p x.tolist()")
+    value, note = mixed.splitlines()
+    assert value == "[7.0, 7.0]" and note.startswith("(x of frame ") and f"train at mixed.py:{line}: forward," in note
+    assert outcome.of("result", command="p x.tolist()")[0]["value"] == [7.0, 7.0]
+    assert texts(outcome, "p rate.tolist()") == ["[1.0, 1.0]"]
+    assert "\n" not in texts(outcome, "p norm(grad_outputs[0])")[0]
+
+
+def test_a_local_of_the_function_that_made_the_node_and_still_runs_is_plain(tmp_path: Path) -> None:
+    script = tmp_path / "same.py"
+    script.write_text("import torch\nx = torch.ones(2, requires_grad=True)\nx.tanh().sum().backward()\n")
+    outcome = adbg("run", "--batch", "--json", *commands("b TanhBackward0", "c", "p x.tolist()", "kill"), script)
+    assert texts(outcome, "p x.tolist()") == ["[1.0, 1.0]"]
+
+
+OVERWRITTEN = """
+import torch
+weight = torch.ones(3, requires_grad=True)
+for _ in range(2):
+    h = (weight * 2).exp()
+    h.detach().add_(1)
+    h.sum().backward()
+"""
+
+
+def test_what_overwrote_unseen_is_named_behind_a_restart(tmp_path: Path) -> None:
+    """No operator was watched as the program came to the stop: the line that wrote is not known there."""
+    script = tmp_path / "overwritten.py"
+    script.write_text(OVERWRITTEN)
+    outcome = adbg("run", "--batch", "--json", *commands("c", "diagnose", "restart", "c", "c"), script)
+    first, *_, last = (line for line in outcome.of("finding") if line["kind"] == "in-place")
+    assert first["cause"] is None and first["next"][0] == "restart" and "`restart`" in first["evidence"][-1]
+    assert last["cause"]["line"] == OVERWRITTEN.splitlines().index("    h.detach().add_(1)") + 1
+    assert "restart" not in last["next"]

@@ -277,10 +277,14 @@ class InPlace(Detector):
             if writer is not None:
                 message = f"{place(writer)} overwrites a tensor, which {needs} needs as it was"
             sure = 0.9 if writer is not None else 0.7
-            cause = facts.cause(writer)
+            cause, follow, advice = facts.cause(writer), _next(node), []
+            if writer is None and not self._uses:  # it was not watched as it ran
+                follow = ["restart", *follow]
+                advice = ["`restart`: diagnosis then watches the operators of the forward, and names the line that wrote"]
+                evidence += advice
             facts.tell(
                 Finding(0, "in-place", "error", sure, message, node, running.call.number, None, forward, cause,
-                        evidence, _next(node))
+                        evidence, follow, advice=advice)
             )  # fmt: skip
             return
         for each in self._history(where, expected):
