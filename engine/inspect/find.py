@@ -33,6 +33,6 @@ def find_key(stop: StopContext, graph: Graph, text: str) -> int:
             why = "it takes no gradient, requires_grad is False"
         raise CommandError(
             f"parameter {name!r} has no node in this graph of {index.total} nodes: {why}",
-            "`info params` shows which parameters take gradients; `diagnose`, then `restart` and `continue`: after some "
-            "iterations it names the line that cuts the parameter off",
+            "`info params` shows which parameters take gradients; `diagnose`, then `restart` and `continue`: after "
+            "some iterations it names the line that cuts the parameter off",
         ) from None

@@ -83,8 +83,8 @@ def measure(
     """Ratios by mode."""
     bench, step = Bench(backend), make(name).step
     plain = min(seconds_of(step, 3) for _ in range(3))
-    # Where the mode has just changed, the allocator gives pages back and asks for them again: 60 to 130 ms of system time
-    # in two of the first steps of a convolution of 130 ms, none behind them. Two steps alone would measure that.
+    # Where the mode has just changed, the allocator gives pages back and asks for them again: 60 to 130 ms of system
+    # time in two of the first steps of a convolution of 130 ms, none behind them. Two steps alone would measure that.
     count = max(2, min(20, int(seconds / plain)))
     modes: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         "plain": nullcontext,

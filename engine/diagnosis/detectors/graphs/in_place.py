@@ -280,7 +280,9 @@ class InPlace(Detector):
             cause, follow, advice = facts.cause(writer), _next(node), []
             if writer is None and not self._uses:  # it was not watched as it ran
                 follow = ["restart", *follow]
-                advice = ["`restart`: diagnosis then watches the operators of the forward, and names the line that wrote"]
+                advice = [
+                    "`restart`: diagnosis then watches the operators of the forward, and names the line that wrote"
+                ]
                 evidence += advice
             facts.tell(
                 Finding(0, "in-place", "error", sure, message, node, running.call.number, None, forward, cause,
