@@ -91,7 +91,7 @@ class Written(Watch):
         self.began[call.number] = time.perf_counter_ns()
         self.can.append(call.collect())
         super().backward_begin(call)
-        self.names[call.number] = self.last.order
+        self.names[call.number] = self.open[id(call)].order  # `last` may be another thread's
 
     def backward_end(self, call: Any, error: BaseException | None) -> None:
         self.walls[call.number] = (self.began[call.number], time.perf_counter_ns())
