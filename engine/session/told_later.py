@@ -21,7 +21,9 @@ from adbg.engine.types import BriefRuns
 if TYPE_CHECKING:
     from adbg.engine.session.session import Session
 
-_PATIENCE = 0.05  # s, of a thread that wants to tell while another one tells
+# s, of a thread that wants to tell while another one tells. It takes microseconds, but on a busy machine that other one
+# may not run for a while: with 0.05 calls were told in the wrong order, now and then, beside four busy processes.
+_PATIENCE = 2.0
 Take = Callable[[], Iterable[BriefRuns]]
 
 
