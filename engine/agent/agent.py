@@ -8,6 +8,7 @@ meet: the session, and the observers that listen to it.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import os
 import platform
@@ -202,7 +203,10 @@ class Agent:
         if client is not None and client.initialized:
             client.event(body, droppable)
 
-    def event_later(self, make: Callable[[], Sequence[Any]], calm: float = 0.0) -> None:
+    def in_order(self) -> contextlib.AbstractContextManager[Any]:
+        return self.client.connection.in_order() if self.client is not None else contextlib.nullcontext()
+
+    def event_later(self, make: Callable[[], Callable[[], Sequence[Any]]], calm: float = 0.0) -> None:
         client = self.client
         if client is not None and client.initialized:
             client.event_later(make, calm)

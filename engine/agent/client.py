@@ -89,9 +89,14 @@ class Client:
         if self.knows(body):
             self.connection.send(self.event_message(body), droppable)
 
-    def event_later(self, make: Callable[[], Sequence[Any]], calm: float = 0.0) -> None:
-        """Send the events that ``make`` returns, soon, in few batches: ``Connection.send_later``."""
-        self.connection.send_later(lambda: [self.event_message(body) for body in make() if self.knows(body)], calm)
+    def event_later(self, make: Callable[[], Callable[[], Sequence[Any]]], calm: float = 0.0) -> None:
+        """Send the events that what ``make`` returns returns, soon, in few batches: ``Connection.send_later``."""
+
+        def later() -> Callable[[], list[Message]]:
+            take = make()
+            return lambda: [self.event_message(body) for body in take() if self.knows(body)]
+
+        self.connection.send_later(later, calm)
 
     def knows(self, body: Any) -> bool:
         return self.adbg or body.EVENT in _DAP_EVENTS or not self.initialized

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any, Protocol
 
@@ -29,7 +30,9 @@ class Client(Protocol):
 
     def event(self, body: Any, droppable: bool = False) -> None: ...
 
-    def event_later(self, make: Callable[[], Sequence[Any]], calm: float = 0.0) -> None: ...
+    def in_order(self) -> AbstractContextManager[Any]: ...
+
+    def event_later(self, make: Callable[[], Callable[[], Sequence[Any]]], calm: float = 0.0) -> None: ...
 
 
 class Events(Observer):
@@ -76,10 +79,12 @@ class Events(Observer):
             self._gather = (*self._gather, gather)
         self._client.event_later(self._gathered, PAUSE if recorded else CALM)
 
-    def _gathered(self) -> Sequence[Any]:
+    def _gathered(self) -> Callable[[], Sequence[Any]]:
+        """What takes the events that wait, in the order in which the front end is to hear of them (``in_order``)."""
         for gather in self._gather:
             gather()
-        return [*self._queue.take(), *self._ran_meanwhile()]
+        meanwhile = list(self._ran_meanwhile())
+        return lambda: [*self._queue.take(), *meanwhile]
 
     def _ran_meanwhile(self) -> Iterator[p.NodesRan]:
         """What ran in calls that were looked at and went on, four times a second while they run; the last node alone
@@ -180,8 +185,10 @@ class Events(Observer):
 
     def flush(self) -> None:
         """Send what waits for the next batch: something comes that must be told after it."""
-        for body in self._gathered():
-            self._client.event(body, droppable=True)
+        take = self._gathered()
+        with self._client.in_order():
+            for body in take():
+                self._client.event(body, droppable=True)
 
 
 def _ran(row: NodeRow) -> p.NodeRan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import io
 import os
 import socket
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from support.front_end import FrontEnd, Peer, Refused
 
 from adbg.engine.agent import agent as agents
 from adbg.engine.agent import listener
-from adbg.engine.agent.connection import LIMIT, Connection
+from adbg.engine.agent.connection import LIMIT, Connection, Message
 from adbg.engine.agent.requests import Requests
 from adbg.engine.inspect.dispatch import Answers
 from adbg.engine.protocol import codec as wire
@@ -253,6 +254,44 @@ def test_events_are_dropped_and_counted_but_answers_and_stops_never() -> None:
         got.append(message["seq"])
     assert got[-1] == -1 and len(got) == 3 * LIMIT + 1 - connection.dropped
     theirs.close()
+
+
+def test_what_a_stop_sends_comes_before_what_the_writer_takes_behind_it() -> None:
+    """The writer has begun a batch and does not run for a while: the program sends what waits, then a message, and goes
+    on."""
+    ours, theirs = socket.socketpair()
+    connection = Connection(ours, lambda m: None, lambda e: None, lambda: None)
+    waiting: collections.deque[int] = collections.deque([1, 2])
+    begun, over = threading.Event(), threading.Event()
+
+    def take() -> list[Message]:
+        taken = list(waiting)
+        waiting.clear()
+        return [{"seq": number} for number in taken]
+
+    def gathered() -> Callable[[], list[Message]]:
+        begun.set()
+        assert over.wait(10)
+        return take
+
+    connection.start()
+    connection.send_later(gathered)
+    assert begun.wait(10)
+    with connection.in_order():
+        for message in take():
+            connection.send(message)
+    connection.send({"seq": 3})
+    waiting.append(4)
+    over.set()
+    stream = theirs.makefile("rb")
+    got = []
+    for _ in range(4):
+        message = wire.read_message(stream)
+        assert message is not None
+        got.append(message["seq"])
+    connection.close()
+    theirs.close()
+    assert got == [1, 2, 3, 4]
 
 
 # ------------------------------------------------------------------ breakpoint() and listen()
