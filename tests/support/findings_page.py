@@ -26,6 +26,7 @@ FAMILIES = {
     "sizes": "Gradients that are zero, vanish or explode",
     "functions": "Custom functions, hooks, errors",
     "ranks": "Several ranks",
+    "hangs": "Programs that stand still",
 }
 HEAD = """<!-- made by: python tests/support/findings_page.py -->
 # What it finds

@@ -114,14 +114,6 @@ def _seen(process: psutil.Process, command: tuple[str, ...]) -> Seen:
     )
 
 
-def lives(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
-
-
 def command_of(pid: int) -> list[str]:
     """Its command line, [] where that cannot be read."""
     try:

@@ -21,7 +21,9 @@ from adbg.engine.types import ExitStatus, NodeStop
 from adbg.tui.debugger import events
 from adbg.tui.debugger.client import Client, initialize
 from adbg.tui.debugger.crashes import crash_reports
+from adbg.tui.debugger.findings.hangs import hang_finding
 from adbg.tui.debugger.findings.store import Findings
+from adbg.tui.debugger.job.look import verdict_on
 from adbg.tui.debugger.job.ranks import Ranks
 from adbg.tui.debugger.job.stop_all import StopAll
 from adbg.tui.debugger.model import Model, Run, State
@@ -44,6 +46,8 @@ class Incoming:
         self._stop_all = stop_all
         self._decoders: dict[str, codecs.IncrementalDecoder] = {}
         self.findings = Findings(program.command)
+        self._looking = threading.Lock()
+        self._hang: tuple[str, Any] = "", None  # what was told last of a job that hangs
         self.profiles = Profiles(model.notice, lambda process, state: model.tell(events.ProfileEnded(process, state)))
 
     def listen(self, run: Run) -> None:
@@ -51,6 +55,7 @@ class Incoming:
         self._decoders = {}
         self.profiles.begin()
         self.findings.begin()
+        self._hang = "", None
         self._program.start(
             lambda client, info: self._joined(client, info, run),
             lambda stream, data: self._output(stream, data, run),
@@ -197,6 +202,8 @@ class Incoming:
         elif isinstance(body, protocol.RankFacts):
             for finding, what in self.findings.compare(process, body):
                 tell(events.Found(process, finding, what, of_job=True))
+            if body.what == "stands":
+                threading.Thread(target=self._stands, args=(process, run), name="adbg-hang", daemon=True).start()
         elif isinstance(body, protocol.DiagnosisEnds):
             self.findings.ended(process, body)
             tell(events.DiagnosisEnded(process))
@@ -204,6 +211,22 @@ class Incoming:
             tell(events.MemoryGrows(process, body.growth))
         elif isinstance(body, protocol.Output):
             self._model.notice("warning" if body.category == "important" else "info", body.output.rstrip("\n"))
+
+    def _stands(self, process: Process, run: Run) -> None:
+        """A rank stands in a call: what all of them do is looked at. One look at a time."""
+        if not self._looking.acquire(blocking=False):
+            return
+        try:
+            finding = hang_finding(verdict_on(list(run.processes), run.exit))
+            if finding is None or (finding.message, finding.cause) == self._hang:  # since when it waits is no news
+                return
+            self._hang = finding.message, finding.cause
+            if what := self.findings.add_of_job(process, finding):
+                self._model.tell(events.Found(process, finding, what, of_job=True))
+        except AdbgError:  # it went on, or ended: nothing is told
+            return
+        finally:
+            self._looking.release()
 
     def _backward_began(self, process: Process, body: protocol.BackwardBegin, run: Run) -> None:
         run.backwards_seen += 1

@@ -68,7 +68,8 @@ class Found:
 @dataclass(frozen=True, slots=True)
 class RankFacts:
     """What one rank of a job tells of itself, for a front end to compare with what the others tell. ``what``:
-    "iteration" (it is over, its steps are done) or "end" (the program ends, or is no longer watched)."""
+    "iteration" (it is over, its steps are done), "end" (the program ends, or is no longer watched), "stands" (its main
+    thread has not moved, nor computed, for a while)."""
 
     what: str
     world: Annotated[int, "ranks of the job"]

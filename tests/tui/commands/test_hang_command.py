@@ -19,6 +19,7 @@ from adbg.engine.hang.values import HangKind, Life, RankFacts
 from adbg.engine.protocol.messages import CollectivesBody, ProcessChanged, ProcessGroup, ProcessInfo
 from adbg.engine.types import ExitStatus
 from adbg.tui.commands import hang
+from adbg.tui.debugger.job import look
 from adbg.tui.debugger.process import Process
 
 Make = Callable[..., Watched]
@@ -41,7 +42,7 @@ def gone(info: ProcessInfo, peer: int | None = None, main: bool = False) -> Proc
 
 
 def life(process: Process) -> Life:
-    (facts,) = hang.look_twice([process], 0.1)
+    (facts,) = look.look_twice([process], 0.1)
     return facts.life
 
 
@@ -75,7 +76,7 @@ def test_how_the_program_ended_is_told_of_the_process_that_was_started(killed: i
     status = ExitStatus(signal=9)
 
     def how(status: ExitStatus, **changes: Any) -> list[str]:
-        return [each.how for each in hang.look_twice([gone(info(pid=killed, **changes))], 0.1, status)]
+        return [each.how for each in look.look_twice([gone(info(pid=killed, **changes))], 0.1, status)]
 
     assert how(status, main=True) == ["killed by SIGKILL"]
     assert how(ExitStatus(3), main=True) == ["exited with status 3"]
@@ -104,7 +105,7 @@ def test_a_process_of_unknown_rank_is_not_taken_for_rank_0(watched: Make, monkey
         agent.event(ProcessChanged(agent.process))
     wait_until(lambda: {each.info.rank for each in one.debugger.processes} == {None, 0, 1}, "their ranks")
     found: list[RankFacts] = []
-    monkeypatch.setattr(hang, "judge", lambda ranks: found.extend(ranks) or hang.HangVerdict(HangKind.NOTHING))
+    monkeypatch.setattr(look, "judge", lambda ranks: found.extend(ranks) or look.HangVerdict(HangKind.NOTHING))
     hang.verdict_of(one.debugger, 0.1)
     assert [each.rank for each in found] == [0, 1]
     assert [each.at is not None and each.at.rank for each in found] == [0, 1]

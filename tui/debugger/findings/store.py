@@ -39,6 +39,7 @@ class Findings:
             self._ends.clear()
             self._own.clear()
             self._ended = self._interrupted = False
+            self._begun = 0
             self._job = Job()
 
     @contextlib.contextmanager
@@ -53,9 +54,17 @@ class Findings:
     def compare(self, process: Process, facts: RankFacts) -> list[tuple[Finding, str]]:
         """What several ranks show together, and what is new of it, as ``add`` says it. They are findings of no rank."""
         with self._lock:
+            self._begun = max(self._begun, facts.iteration)
+            if facts.what == "stands":
+                return []
             found = self._job.add(process.info.rank or 0, facts)
             told = [(each, self._note((0, each.id), Told(process.number, None, each))) for each in found]
         return [(finding, what) for finding, what in told if what]
+
+    def add_of_job(self, process: Process, finding: Finding) -> str:
+        """As ``add``, of what no single rank shows."""
+        with self._lock:
+            return self._note((0, finding.id), Told(process.number, None, finding))
 
     @property
     def words(self) -> str:
@@ -123,9 +132,9 @@ class Findings:
 
     @property
     def iterations(self) -> int:
-        """Of the process with most of them."""
+        """Of the process with most of them; a rank that was killed has told how far it was before."""
         with self._lock:
-            return max((end.iterations for end in self._ends.values()), default=0)
+            return max((self._begun, *(end.iterations for end in self._ends.values())))
 
     @property
     def known(self) -> bool:

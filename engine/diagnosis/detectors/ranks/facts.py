@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from adbg.engine.backends.base import Backend
 from adbg.engine.diagnosis.detector import Detector, ModuleCall, Need, OptimizerEvent, detector
 from adbg.engine.diagnosis.detectors.ranks.sources import use_of
 from adbg.engine.diagnosis.facts import Facts
@@ -64,7 +65,7 @@ class RanksApart(Detector):
 
     def _many(self) -> bool:
         if not self._world:
-            self._world = self.facts.backend.world() or _environment("WORLD_SIZE", "PADDLE_TRAINERS_NUM")
+            self._world = world_of(self.facts.backend)
         return self._world > 1
 
     # ---- what happens
@@ -228,6 +229,11 @@ def _repeats(piece: memoryview, element: bytes) -> bool:
     """Bytes that are nothing but one element again and again. Weights that are not end at the first few."""
     few = bytes(piece[:256])
     return few == (element * 256)[: len(few)] and bytes(piece) == element * (len(piece) // len(element))
+
+
+def world_of(backend: Backend) -> int:
+    """How many ranks the job has; 0: it is no job."""
+    return backend.world() or _environment("WORLD_SIZE", "PADDLE_TRAINERS_NUM")
 
 
 def _environment(*names: str) -> int:

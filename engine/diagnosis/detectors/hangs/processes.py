@@ -1,0 +1,74 @@
+"""Processes below this one, and what they wait for, as the system tells it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+# Functions of Linux that a thread sleeps in (/proc/PID/task/TID/wchan). A lock, a pipe, a socket within the machine,
+# the end of a process: what another process has to do. Of ``poll`` it is not known.
+_BLOCKED = ("futex", "anon_pipe", "pipe_", "unix_", "do_wait", "kernel_wait", "sem")
+_POLLS = ("do_poll", "poll_", "do_sys_poll", "ep_poll", "do_select", "do_epoll")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """``spent``: CPU seconds so far. ``waits``: by thread, the main one first, what it sleeps in; "" where it runs."""
+
+    spent: float
+    waits: tuple[str, ...]
+
+
+def processes() -> dict[int, Process] | None:
+    """By pid, every process below this one, without those that have ended; None where the system does not tell.
+    /proc/PID/stat: fields 3 (state), 4 (parent), 14 and 15 (ticks of the CPU), see proc(5)."""
+    parents: dict[int, int] = {}
+    spent: dict[int, float] = {}
+    try:
+        tick = os.sysconf("SC_CLK_TCK")
+        for entry in os.listdir("/proc"):
+            if entry.isdigit() and (found := _stat(entry)) is not None:
+                parents[int(entry)], ticks = found
+                spent[int(entry)] = ticks / tick
+    except (OSError, ValueError):
+        return None
+    here = os.getpid()
+    return {pid: Process(spent[pid], _waits(pid)) for pid in parents if pid != here and _is_below(pid, here, parents)}
+
+
+def _stat(pid: str) -> tuple[int, int] | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state, parent, *rest = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if state == b"Z" else (int(parent), int(rest[9]) + int(rest[10]))
+
+
+def _is_below(pid: int, here: int, parents: Mapping[int, int]) -> bool:
+    above: int | None = pid
+    while above is not None and above != here:
+        above = parents.get(above)
+    return above == here
+
+
+def _waits(pid: int) -> tuple[str, ...]:
+    found = []
+    try:
+        for thread in sorted(os.listdir(f"/proc/{pid}/task"), key=lambda each: int(each) != pid):
+            with open(f"/proc/{pid}/task/{thread}/wchan") as file:
+                found.append(file.read().strip().strip("0"))
+    except OSError:
+        return ()
+    return tuple(found)
+
+
+def rest(before: Mapping[int, Process], now: Mapping[int, Process], most: float) -> bool:
+    """Whether none of them went on in between, for each waits for another process of this machine: those that began
+    or ended meanwhile count as going on, and so does what sleeps or waits for a network. ``most``: CPU seconds."""
+    if before.keys() != now.keys() or sum(each.spent - before[pid].spent for pid, each in now.items()) > most:
+        return False
+    mains = [each.waits[0] if each.waits else "" for each in now.values()]
+    known = all(each.startswith((*_BLOCKED, *_POLLS)) for process in now.values() for each in process.waits)
+    return known and all(mains) and (not mains or any(each.startswith(_BLOCKED) for each in mains))

@@ -1,0 +1,177 @@
+"""A program that stands still: no thread of it goes on, for each waits for another one."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+
+from adbg.engine import own_threads
+from adbg.engine.diagnosis.detector import Detector, detector
+from adbg.engine.diagnosis.detectors.hangs.processes import Process, processes, rest
+from adbg.engine.diagnosis.detectors.hangs.waits import Wait, program_waits
+from adbg.engine.diagnosis.detectors.ranks.facts import world_of
+from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.outside import own
+from adbg.engine.protocol.messages import Finding, RankFacts
+from adbg.engine.types import SourceLine
+
+_PERIOD = 2.0  # seconds between two looks
+_STANDS = 12.0  # seconds, from which on a program is said to stand
+_BUSY = 0.03  # share of that time in which it computes: more, and it goes on
+
+
+@detector("hang")
+class Standing(Detector):
+    """The program stands still. All its threads wait for one another (a queue into which nobody puts any more, a lock
+    that is held by who waits for it, the end of a thread that does not end), or it waits for its worker processes, and
+    these do nothing either. The line to change is where the thread waits that the others wait for.
+
+    Evidence: where each thread stands, and that neither it nor a process below it has computed anything meanwhile.
+    Mistaken for: a program that waits for what comes from outside (a network, a file, a timer, input): told is what
+    waits for a thread or a process of its own, without a time limit; of processes, which may wait for something
+    outside themselves, a warning. Taken back when the program goes on. Collectives: see the command ``hang``.
+    Cost: a look at the frames of each thread every two seconds, 0.1 ms, from a thread of adbg's.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self._over = threading.Event()
+        self._since = 0.0
+        self._place: tuple[object, ...] | None = None
+        self._spent = 0.0
+        self._below: dict[int, Process] | None = None
+        self._told = 0
+        self._shared = 0.0
+        own_threads.begin(_look_again, "adbg-standing", (weakref.ref(self), self._over), end=self._over.set)
+
+    def end(self) -> None:
+        self._over.set()
+        if self._told and not self.facts.cut_short:  # it came to its end by itself
+            self.facts.take_back(self._told)
+
+    # ---- on a thread of adbg's
+
+    def look(self) -> None:
+        waits = program_waits()
+        main = threading.main_thread().ident
+        wait = waits.get(main) if waits is not None and main is not None else None
+        if waits is None or wait is None or not (self._waits(wait) or (wait.line is not None and self._of_job())):
+            self._moves()
+            return
+        place = (wait.place, self.facts.iteration)
+        now, spent = time.monotonic(), time.process_time()
+        if place != self._place or spent - self._spent > _BUSY * max(now - self._since, _PERIOD):
+            self._moves()
+            self._place, self._since, self._spent, self._below = place, now, spent, None
+            return
+        if self._below is None:  # not at the first look: a step may wait for a moment, and a machine has many processes
+            self._below = processes()
+        if now - self._since >= _STANDS:
+            if self._of_job():
+                self._share(now)
+            elif not self._told:
+                self._judge(wait, waits, now - self._since)
+
+    @staticmethod
+    def _waits(wait: Wait) -> bool:
+        return wait.kind in ("thread", "process") and (not wait.timed or bool(wait.joins))
+
+    def _of_job(self) -> bool:
+        """It is one rank of several: what the others do is to be known, too."""
+        return world_of(self.facts.backend) > 1
+
+    def _share(self, now: float) -> None:
+        if now - self._shared >= _STANDS:
+            self._shared = now
+            self.facts.share(RankFacts("stands", world_of(self.facts.backend), self.facts.iteration, {}, {}))
+
+    def _moves(self) -> None:
+        self._place = None
+        if self._told:
+            self.facts.take_back(self._told)
+            self._told = 0
+
+    def _judge(self, main: Wait, waits: dict[int, Wait], seconds: float) -> None:
+        others = [each for each in waits.values() if each is not main]
+        below = processes()
+        if below is None or self._below is None or not rest(self._below, below, _BUSY * seconds):
+            return
+        if any(each.kind == "other" and not each.timed for each in others):
+            return  # in a call of which nothing is known: it may go on
+        if any(each.kind == "ranks" for each in others):
+            return
+        certain = not below and all(each.kind == "thread" and not each.timed for each in others)
+        waited = _waited_for(main, waits)
+        line = waited.line or main.line
+        self._told = self.facts.tell(
+            Finding(
+                0, "hang", "error" if certain else "warning", 0.95 if certain else 0.8,
+                _message(main, waited, len(others), len(below)), cause=self.facts.cause(line),
+                evidence=list(_evidence(main, others, below, seconds)), next=["threads"],
+            )
+        )  # fmt: skip
+
+
+def _look_again(found: weakref.ref[Standing], over: threading.Event) -> None:
+    while not over.wait(_PERIOD):
+        detector = found()
+        if detector is None:
+            return
+        try:
+            detector.look()
+        except own(Exception):  # it says nothing then
+            return
+        del detector
+
+
+def _waited_for(main: Wait, waits: dict[int, Wait]) -> Wait:
+    """The thread that the others wait for, as far as can be told; the main one where it is alone."""
+    if main.joins in waits:
+        return waits[main.joins]
+    if main.held:
+        return main
+    users = [each for each in waits.values() if each is not main and each.line is not None and each.kind == "thread"]
+    return users[0] if users else main
+
+
+def _place(line: SourceLine | None) -> str:
+    return f"{os.path.basename(line.file)}:{line.line}" if line is not None else "code of a library"
+
+
+def _where(wait: Wait) -> str:
+    return f"{wait.call or 'a built-in function'} at {_place(wait.line)}"
+
+
+def _message(main: Wait, waited: Wait, others: int, below: int) -> str:
+    if waited is not main:
+        return (
+            f"the program hangs: the main thread waits in {_where(main)}, and {waited.thread} in {_where(waited)}: "
+            "neither goes on before the other does"
+        )
+    if main.kind == "process" or below:
+        return (
+            f"the program hangs: it waits in {_where(main)}, and {_count(below, 'process', 'processes')} below it "
+            f"{'does' if below == 1 else 'do'} nothing"
+        )
+    if main.held:
+        return (
+            f"the program hangs: it waits for a lock at {_place(main.line)}, and no thread that could release it runs"
+        )
+    rest = "no other thread of the program lives" if not others else "none of its other threads goes on"
+    return f"the program hangs: it waits in {_where(main)}, and {rest}: nothing can wake it"
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"the {number} {one if number == 1 else many}" if number else f"no {one}"
+
+
+def _evidence(main: Wait, others: list[Wait], below: dict[int, Process], seconds: float) -> Iterator[str]:
+    yield f"for {seconds:.0f} s nothing was computed, in this process or below it"
+    for wait in (main, *others[:6]):
+        if wait.line is not None:
+            yield f"{wait.thread} waits in {_where(wait)}: {wait.text()}"
+    for pid, each in sorted(below.items())[:6]:
+        yield f"process {pid}, below this one, waits in {each.waits[0]}"

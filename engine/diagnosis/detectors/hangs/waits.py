@@ -1,0 +1,125 @@
+"""What a thread waits for, by the frames that it is in. No code of the program runs, and none of its values is kept."""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sys
+import threading
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from adbg.engine.diagnosis.values import is_users
+from adbg.engine.frames import locals_elsewhere
+from adbg.engine.python.user_code import OWN, framework_roots, owner_of, source_line
+from adbg.engine.types import SourceLine
+
+_LOCKS = frozenset({"threading", "queue", "concurrent.futures._base", "concurrent.futures.thread", "_queue", "asyncio"})
+_PROCESSES = (
+    "multiprocessing.", "concurrent.futures.process", "torch.multiprocessing", "torch.utils.data", "paddle.io",
+    "paddle.distributed.spawn",
+)  # fmt: skip
+_RANKS = ("torch.distributed", "paddle.distributed")
+_HOLDS = ("adbg.engine.session.", "adbg.engine.agent.")  # where it stops the program; other code of adbg's calls on
+# Built-in functions have no frame: what the line calls says it. A thing that is entered by its name is a lock.
+_CALLS = re.compile(r"\.(?:acquire|get|put|join|result|wait)\(\s*\)|\.put\(|^\s*with\s+[\w.\[\]]+\s*[:,]")
+_OF_LOCK = re.compile(r"\.acquire\(|^\s*with\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Of one thread.
+
+    Attributes:
+        thread: its name.
+        line: of the user's innermost frame; None where the user has none on it.
+        place: what tells a later look whether it has moved since.
+        kind: "thread" (a lock, a queue, the end of a thread: what another thread has to do), "process" (the same of
+            another process), "ranks" (a collective), "other" (a sleep, a file, a socket, or it computes).
+        call: the function that the user's line called ("queue.Queue.get"); "" for a built-in one.
+        timed: it goes on by itself after a while.
+        joins: the thread whose end it waits for.
+        held: it waits for a lock, not for what somebody puts or sets.
+    """
+
+    thread: str
+    line: SourceLine | None
+    place: tuple[int, ...]
+    kind: str
+    call: str = ""
+    timed: bool = False
+    joins: int = 0
+    held: bool = False
+
+    def text(self) -> str:
+        return linecache.getline(self.line.file, self.line.line).strip() if self.line is not None else ""
+
+
+def program_waits() -> dict[int, Wait] | None:
+    """By ident, every thread of the program's that runs Python; None where one of them is in adbg's hands."""
+    known = dict(getattr(threading, "_active", {}))  # ``enumerate`` takes a lock, which may be what hangs
+    found = {}
+    for ident, innermost in sys._current_frames().items():
+        thread = known.get(ident)
+        name = str(thread.name) if thread is not None else f"thread {ident}"
+        if name.startswith("adbg-"):
+            continue
+        wait = _wait(name, innermost)
+        if wait is None:
+            return None
+        found[ident] = wait
+    return found
+
+
+def _wait(name: str, innermost: types.FrameType) -> Wait | None:
+    roots = framework_roots()
+    inside: list[types.FrameType] = []  # the library's and the framework's, innermost first
+    frame: types.FrameType | None = innermost
+    while frame is not None and not is_users(frame):
+        if owner_of(frame, roots) != OWN:
+            inside.append(frame)
+        elif str(frame.f_globals.get("__name__")).startswith(_HOLDS):
+            return None
+        frame = frame.f_back
+    if frame is None:  # a library's thread: one of a pool that waits for work, a monitor that looks now and then
+        kind = _kind(inside[:1])
+        timed = _timed(locals_elsewhere(innermost, innermost)) if kind == "thread" else False
+        started = innermost.f_code.co_name == "run"  # it runs a built-in function
+        return Wait(name, None, (id(innermost), innermost.f_lasti), "other" if started else kind, timed=timed)
+    line, place = source_line(frame), [id(frame), frame.f_lasti]
+    if not inside:
+        text = linecache.getline(line.file, line.line) if line is not None else ""
+        kind = "thread" if _CALLS.search(text.partition("#")[0]) else "other"
+        return Wait(name, line, tuple(place), kind, held=bool(_OF_LOCK.search(text)))
+    kind = _kind(inside)
+    call = inside[-1]
+    values = locals_elsewhere(call, innermost) if kind == "thread" else {}  # of the standard library's function
+    joins = getattr(values.get("self"), "ident", 0) if call.f_code.co_name == "join" else 0
+    return Wait(
+        name, line, tuple(place), kind, _called(call), _timed(values), int(joins or 0), call.f_code.co_name == "acquire"
+    )
+
+
+def _kind(inside: Sequence[types.FrameType]) -> str:
+    modules = [str(frame.f_globals.get("__name__")) for frame in inside]
+    if any(each.startswith(_RANKS) for each in modules):
+        return "ranks"
+    if any(each.startswith(_PROCESSES) for each in modules) and modules[0] not in _LOCKS:
+        return "process"
+    if any(each.startswith(("torch.utils.data", "paddle.io")) for each in modules):
+        return "process"  # a queue that a thread fills from processes
+    return "thread" if modules[0] in _LOCKS and modules[-1] in _LOCKS else "other"
+
+
+def _timed(values: dict[str, Any]) -> bool:
+    timeout = values.get("timeout")
+    return timeout is not None and timeout != -1
+
+
+def _called(frame: types.FrameType) -> str:
+    code = frame.f_code
+    name = getattr(code, "co_qualname", code.co_name)
+    module = str(frame.f_globals.get("__name__")).partition(".")[0]
+    return f"{module}.{name}"

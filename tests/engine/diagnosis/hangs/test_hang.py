@@ -1,0 +1,228 @@
+"""Programs that stand still, and such as only wait for a while. All of them run at once: a program is said to stand
+after twelve seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.diagnosing import CAUSE, line_of, text_of
+from support.frameworks import on_frameworks
+from support.patience import patience
+from support.program import DEBUGGEES
+
+HEAD = {
+    "torch": """\
+import multiprocessing, queue, threading, time
+import torch
+def step(size=4):
+    x = torch.ones(size, requires_grad=True)
+    (x * x).sum().backward()
+""",
+    "paddle": """\
+import multiprocessing, queue, threading, time
+import paddle
+def step(size=4):
+    x = paddle.ones([size])
+    x.stop_gradient = False
+    (x * x).sum().backward()
+""",
+}
+STANDS = {
+    "no sentinel": """\
+class Loader:
+    def __init__(self, items):
+        self.items, self.queue = items, queue.Queue(2)
+        threading.Thread(target=self.fill).start()
+    def fill(self):
+        for item in self.items:
+            self.queue.put(item)
+    def __iter__(self):
+        while (item := self.queue.get()) is not None:  # CAUSE
+            yield item
+for _ in Loader(range(5)):
+    step()
+""",
+    "locked twice": """\
+class Meter:
+    def __init__(self):
+        self.lock, self.sum = threading.Lock(), 0
+    def add(self, value):
+        with self.lock:
+            self.sum += value
+            self.report()
+    def report(self):
+        with self.lock:  # CAUSE
+            print(self.sum)
+meter = Meter()
+step()
+meter.add(1)
+""",
+    "a worker is not told to end": """\
+tasks, done = queue.Queue(), []
+def work():
+    while True:
+        task = tasks.get()  # CAUSE
+        if task is None:
+            break
+        done.append(task * 2)
+threads = [threading.Thread(target=work, daemon=True) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for number in range(4):
+    tasks.put(number)
+tasks.put(None)
+step()
+for thread in threads:
+    thread.join()
+""",
+    "the other lock first": """\
+weights, statistics = threading.Lock(), threading.Lock()
+begun = threading.Barrier(2)
+def log():
+    with statistics:
+        begun.wait()
+        with weights:
+            print("logged")
+threading.Thread(target=log, daemon=True).start()
+step()
+with weights:
+    begun.wait()
+    with statistics:  # CAUSE
+        step()
+""",
+    "joined before it is read": """\
+def produce(out):
+    for number in range(50):
+        out.put(bytes(100_000))
+if __name__ == "__main__":
+    step()
+    out = multiprocessing.get_context("fork").Queue()
+    worker = multiprocessing.get_context("fork").Process(target=produce, args=(out,))
+    worker.start()
+    worker.join()  # CAUSE
+    print(len([out.get() for _ in range(50)]))
+""",
+}
+GOES_ON = {
+    "a thread sleeps": """\
+step()
+thread = threading.Thread(target=time.sleep, args=(20,))
+thread.start()
+thread.join()
+""",
+    "it asks again": """\
+step()
+try:
+    queue.Queue().get(timeout=20)
+except queue.Empty:
+    step()
+""",
+    "a process sleeps": """\
+step()
+worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(20,))
+worker.start()
+worker.join()
+""",
+    "a thread computes": """\
+def work(out):
+    end = time.monotonic() + 18
+    while time.monotonic() < end:
+        sum(range(10000))
+    out.put(1)
+step()
+out = queue.Queue()
+threading.Thread(target=work, args=(out,)).start()
+out.get()
+step()
+""",
+}
+
+
+class Program:
+    """``adbg diagnose --json`` of a program, and the findings that came so far."""
+
+    def __init__(self, folder: Path, *program: str) -> None:
+        self.found: list[dict[str, Any]] = []
+        self.first = threading.Event()
+        command = [sys.executable, "-m", "adbg", "diagnose", "--json", "--only", "hang", *program]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True, cwd=folder,
+            start_new_session=True,
+        )  # fmt: skip
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            told = json.loads(line) if line.startswith("{") else {}
+            if told.get("type") == "finding":
+                self.found.append(told)
+                self.first.set()
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def program(folder: Path, text: str) -> Program:
+    folder.mkdir()
+    (folder / "train.py").write_text(text)
+    return Program(folder, str(folder / "train.py"))
+
+
+@pytest.fixture
+def programs() -> Iterator[list[Program]]:
+    made: list[Program] = []
+    yield made
+    for each in made:
+        each.end()
+
+
+@on_frameworks()
+def test_where_it_stands_is_told_while_it_does(framework: str, tmp_path: Path, programs: list[Program]) -> None:
+    texts = {name: text_of(HEAD[framework] + text) for name, text in STANDS.items()}
+    programs += [program(tmp_path / name.replace(" ", "-"), text) for name, text in texts.items()]
+    for (name, text), each in zip(texts.items(), programs):
+        assert each.first.wait(patience(90)), name
+        found = each.found[0]
+        assert (found["kind"], found["cause"]["line"]) == ("hang", line_of(text, CAUSE)), (name, found)
+        assert found["severity"] == ("warning" if "process" in text.partition("worker")[2] else "error"), (name, found)
+        assert found["evidence"][0].endswith("nothing was computed, in this process or below it")
+
+
+@on_frameworks()
+def test_what_goes_on_after_a_while_is_no_hang(framework: str, tmp_path: Path, programs: list[Program]) -> None:
+    for name, text in GOES_ON.items():
+        programs.append(program(tmp_path / name.replace(" ", "-"), HEAD[framework] + text))
+    for each in programs:
+        assert each.process.wait(patience(120)) == 0
+        assert each.found == []
+
+
+@on_frameworks()
+def test_of_a_job_that_hangs_what_its_ranks_call_is_compared(
+    framework: str, tmp_path: Path, programs: list[Program]
+) -> None:
+    name, cause, severity, words, text = {
+        "torch": ("hanging.py", "mismatch", "error", ("mismatch", "all_reduce", "broadcast"), "dist."),
+        "paddle": ("paddle_hanging.py", "missing", "warning", ("rank 1 did not come to barrier",), "time.sleep("),
+    }[framework]
+    ranks = tmp_path / "ranks"
+    ranks.mkdir()
+    job = Program(tmp_path, "--", sys.executable, str(DEBUGGEES / name), cause, "2", str(ranks))
+    programs.append(job)
+    assert job.first.wait(patience(90))
+    found = job.found[0]
+    assert (found["kind"], found["severity"], found["next"]) == ("hang", severity, ["why hang"]), found
+    assert all(each in found["message"] for each in words), found
+    assert found["cause"]["file"] == str(DEBUGGEES / name) and found["cause"]["text"].startswith(text), found

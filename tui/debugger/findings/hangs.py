@@ -1,0 +1,44 @@
+"""What stands behind a job that hangs, as a finding."""
+
+from __future__ import annotations
+
+import linecache
+
+from adbg.engine.hang.values import HangKind, HangVerdict
+from adbg.engine.protocol.messages import Cause, Finding
+from adbg.engine.types import SourceLine
+from adbg.tui.debugger.findings.job import OWN
+from adbg.tui.text.hang import hang_lines, headline
+
+_ID = OWN + 1000  # behind those of the facts of ranks
+_SURE = 0.5
+_CERTAIN = (HangKind.MISMATCH, HangKind.COUNTS, HangKind.DEADLOCK)
+
+
+def hang_finding(verdict: HangVerdict) -> Finding | None:
+    """None where nothing hangs, or it is not known why: a rank that is slow may come, and one that raised has told
+    that itself."""
+    if verdict.kind not in (*_CERTAIN, HangKind.MISSING) or verdict.confidence < _SURE:
+        return None
+    line = _line(verdict)
+    severity = "error" if verdict.kind in _CERTAIN else "warning"
+    text = linecache.getline(line.file, line.line).strip() if line is not None else ""
+    return Finding(
+        _ID, "hang", severity, verdict.confidence, f"the job hangs: {headline(verdict)}",
+        cause=Cause(line.file, line.line, line.function, text) if line is not None else None,
+        evidence=[each.strip() for each in hang_lines(verdict)[1:] if not each.startswith("next: ")],
+        next=["why hang"],
+    )  # fmt: skip
+
+
+def _line(verdict: HangVerdict) -> SourceLine | None:
+    """Where the rank is that does otherwise than the others; of a collective that some called more often, its line."""
+    if verdict.kind is HangKind.COUNTS and verdict.collective is not None:
+        return verdict.collective.place
+    if verdict.divergence is not None:
+        rows = verdict.divergence.rows
+        odd = [rank for rank in verdict.culprits if rank in rows] or sorted(rows)
+        return rows[odd[0]].place if odd else None
+    who = verdict.culprits or verdict.cycle or verdict.waiting
+    places = {each.rank: each.place for each in verdict.standings}
+    return next((places[rank] for rank in who if places.get(rank) is not None), None)
