@@ -95,6 +95,9 @@ class Detector(Watcher):
     def end(self) -> None:
         """The program ends, or diagnosis is switched off: the last moment to tell."""
 
+    def left(self) -> None:
+        """Diagnosis is over, also where the front end has gone without a word. Tells nothing, raises nothing."""
+
 
 def detector(*kinds: str) -> Callable[[D], D]:
     """Register a class: ``@detector("zero-grad")``."""

@@ -369,6 +369,8 @@ class _OfBackend(Watcher):
         if not self._over:
             self._over = True
             self._want(Need.NOTHING)
+            for each in self._all:
+                each.left()
 
     def examined(self) -> Iterator[p.Examined]:
         told = {finding.kind for finding in list(self.facts.findings.values())}

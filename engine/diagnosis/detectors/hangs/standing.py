@@ -48,9 +48,11 @@ class Standing(Detector):
         own_threads.begin(_look_again, "adbg-standing", (weakref.ref(self), self._over), end=self._over.set)
 
     def end(self) -> None:
-        self._over.set()
         if self._told and not self.facts.cut_short:  # it came to its end by itself
             self.facts.take_back(self._told)
+
+    def left(self) -> None:
+        self._over.set()
 
     # ---- on a thread of adbg's
 

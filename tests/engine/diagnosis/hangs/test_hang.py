@@ -14,10 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_backend import FakeBackend
+from support.attach_targets import eventually
 from support.diagnosing import CAUSE, line_of, text_of
 from support.frameworks import on_frameworks
 from support.patience import patience
 from support.program import DEBUGGEES
+
+from adbg.engine.diagnosis.diagnosis import Diagnosis
+from adbg.engine.session.session import Session
 
 HEAD = {
     "torch": """\
@@ -226,3 +231,23 @@ def test_of_a_job_that_hangs_what_its_ranks_call_is_compared(
     assert (found["kind"], found["severity"], found["next"]) == ("hang", severity, ["why hang"]), found
     assert all(each in found["message"] for each in words), found
     assert found["cause"]["file"] == str(DEBUGGEES / name) and found["cause"]["text"].startswith(text), found
+
+
+class Nobody:
+    def event(self, body: object, droppable: bool = False) -> None: ...
+
+
+@pytest.mark.parametrize("how", ["stop", "detach"])
+def test_nobody_looks_any_more_once_it_is_over(how: str) -> None:
+    before = set(threading.enumerate())
+
+    def looking() -> list[threading.Thread]:
+        return [each for each in threading.enumerate() if each.name == "adbg-standing" and each not in before]
+
+    session = Session(Nobody())
+    made = Diagnosis(session, lambda event: None, only=["hang"])
+    session.observe(made)
+    session.add_backend(FakeBackend())
+    assert len(looking()) == 1
+    made.stop(here=True) if how == "stop" else made.detach()
+    eventually(lambda: not looking())
