@@ -18,6 +18,7 @@ _LARGEST = 1 << 20  # bytes of a file that is parsed: 1.1 MB took 0.9-1.4 s, and
 _PUTS = frozenset(
     ("append", "extend", "insert", "appendleft", "add", "update", "setdefault", "put", "put_nowait", "__setitem__")
 )
+_HEAPS = frozenset(("heappush", "heappushpop", "heapreplace", "insort", "insort_left", "insort_right"))
 _CUTS = frozenset(("detach", "detach_", "item", "numpy", "tolist"))
 _PIECE = re.compile(r"\.(\w+)|\[((?:'(?:[^'\\]|\\.)*'|[^\]])*)\]")
 Piece = tuple[str, str]  # (".", name) or ("[", key), key "*" for any
@@ -115,7 +116,7 @@ def given_again_at(path: str, files: Sequence[str]) -> Found | None:
             (node.lineno, scope)
             for node, scope in (_scoped(tree) if tree is not None else ())
             if scope not in ("", "__init__") and isinstance(node, (ast.Assign, ast.AnnAssign))
-            and node.value is not None and not isinstance(node.value, ast.Constant) and not _is_cut(node.value)
+            and node.value is not None and not isinstance(node.value, ast.Constant) and not is_cut(node.value)
             and any(isinstance(each, ast.Attribute) and each.attr == pieces[-1][1] for each in _targets(node))
         ]  # fmt: skip
         if lines:
@@ -134,13 +135,14 @@ def _score(node: ast.stmt | ast.Call, name: str, pieces: list[Piece]) -> int:
     if isinstance(node, ast.Call):
         if isinstance(node.func, ast.Attribute) and node.func.attr in _PUTS and pieces:
             return _match(node.func.value, name, pieces[:-1])
-        return 0
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        return _match(node.args[0], name, pieces[:-1]) if called in _HEAPS and node.args and pieces else 0
     for target in _targets(node):
         if isinstance(target, ast.Subscript) and pieces and pieces[-1][0] == "[":
             return _match(target.value, name, pieces[:-1])
         adds = isinstance(node, ast.AugAssign) or (
             isinstance(node, ast.Assign)
-            and not _is_cut(node.value)
+            and not is_cut(node.value)
             and any(ast.dump(part) == ast.dump(target).replace("Store()", "Load()") for part in ast.walk(node.value))
         )
         if adds:
@@ -148,7 +150,7 @@ def _score(node: ast.stmt | ast.Call, name: str, pieces: list[Piece]) -> int:
     return 0
 
 
-def _is_cut(value: ast.expr) -> bool:
+def is_cut(value: ast.expr) -> bool:
     """Whether an expression gives on nothing but numbers: ``h.detach()``."""
     return isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _CUTS
 

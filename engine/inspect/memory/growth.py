@@ -10,6 +10,7 @@ does neither until it is full, which ``course.py`` waits for.
 from __future__ import annotations
 
 import collections
+import math
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -82,9 +83,9 @@ def size_of(group: Group, backend: Backend | None, mark: int | None) -> Size:
     return Size(len(group.members), graphs, nbytes, older)
 
 
-def is_bounded(way: Sequence[Any]) -> bool:
-    """Whether a queue that drops what is too much is on the way."""
-    return any(type(each) is collections.deque and each.maxlen is not None for each in way)
+def is_bounded(way: Sequence[Any], room: float = math.inf) -> bool:
+    """Whether a queue that drops what is too much is on the way. ``room``: for so many items it bounds nothing."""
+    return any(type(each) is collections.deque and each.maxlen is not None and each.maxlen < room for each in way)
 
 
 def owners_first(groups: Mapping[str, Group]) -> list[str]:

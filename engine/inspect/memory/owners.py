@@ -76,7 +76,7 @@ def owner_of_group(group: Group, backend: Backend | None) -> Owner:
     path, root = group.path, group.root
     plain = path.removeprefix(f"{root.name}.") if root.kind == "global" and root.name else path
     scope = scope_of(path, group.way)
-    mine, others = _files(root, group.way)
+    mine, others = files_of(root, group.way)
     filled: Found | None = None
     for files in (mine, others):
         filled = filled or _filled(plain, files, root, scope)
@@ -135,7 +135,7 @@ def figures(backend: Backend, values: Iterable[Any]) -> tuple[int, int]:
     return graphs, sum(memories.values())
 
 
-def _files(root: Root, way: Sequence[Any]) -> tuple[list[str], list[str]]:
+def files_of(root: Root, way: Sequence[Any]) -> tuple[list[str], list[str]]:
     """The user's files that may fill what lies on the way, and those of libraries: of the root and of the classes,
     the innermost last. Python's own are neither: ``queue.py`` is no answer to who fills a queue."""
     mine, others = [root.file], []

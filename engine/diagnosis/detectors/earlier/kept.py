@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, detector
+from adbg.engine.diagnosis.detectors.earlier.records import Record
+from adbg.engine.diagnosis.detectors.graphs.calls import place
 from adbg.engine.inspect.memory.growth import LOOKS, Held, Look, grows, is_bounded, owners_first, size_of
 from adbg.engine.inspect.memory.owners import Group, groups_of, owner_of_group, reach_of
 from adbg.engine.protocol.messages import Finding, Owner
@@ -18,21 +20,23 @@ _MANY = 16  # tensors with graphs, of a variable that is emptied
 _FEW = 4  # of the tensors of a variable, which are looked into
 _NEAR = 64  # nodes of such a sum that are looked at
 _LARGEST = 5_000  # nodes of a backward whose addresses are remembered
+_ROOM = 1_000  # items: a replay memory, which is filled for most of a run
 _SURE = 24  # iterations over which what grows is no window of the usual sizes
 
 
 @detector("graph-kept")
 class GraphKept(Detector):
     """A variable keeps the graphs of earlier iterations, so that memory grows: ``losses.append(loss)``, ``total +=
-    loss``, a dictionary of outputs that nobody empties.
+    loss``, a dictionary of outputs that nobody empties, a replay memory of whole records (the line is that which hands
+    one on with its graph).
 
     Evidence: how many tensors with a graph the variable held at three looks, their bytes, the line that puts them
     there.
     Mistaken for: a list that is filled anew for each backward, the steps of an episode, of which there may be more and
-    more (nothing stays from look to look); a window of fixed size or a list that is emptied, which do not keep their
-    pace; until 24 iterations are over it is a warning. It stays one where a list of 16 or more is emptied whose graphs
-    a backward had gone through already: nothing more could be had of them. What a later backward goes through is taken
-    back.
+    more (nothing stays from look to look); a window of fixed size (a deque with room for less than 1,000) or a list
+    that is emptied, which do not keep their pace; until 24 iterations are over it is a warning. It stays one where a
+    list of 16 or more is emptied whose graphs a backward had gone through already: nothing more could be had of them.
+    What a later backward goes through is taken back.
     Cost: 1-100 ms at iterations 2, 4, 6, and then at each half as many again.
     """
 
@@ -84,7 +88,7 @@ class GraphKept(Detector):
             found = {
                 name: groups[name]
                 for name in groups
-                if (by := grows(self._looks, name)) and not is_bounded(groups[name].way)
+                if (by := grows(self._looks, name)) and not is_bounded(groups[name].way, _ROOM)
                 and (by == "nodes" or sizes[name].graphs > self._looks[0].sizes[name].graphs)
             }  # fmt: skip
             self._used |= {name for name in self._spent & found.keys() if grows(self._looks, name) == "nodes"}
@@ -92,7 +96,8 @@ class GraphKept(Detector):
             for name in owners_first(found):
                 if name in self._emptied:
                     continue
-                self._grew(name, owner_of_group(found[name], backend), grows(self._looks, name) == "nodes")
+                owner, record = owner_of_group(found[name], backend), Record(reach, found[name], backend)
+                self._grew(name, owner, grows(self._looks, name) == "nodes", record)
             for name in set(self._told) - set(found) - self._emptied:
                 now, before = sizes.get(name), self._looks[-2].sizes.get(name)
                 most = max((look.sizes[name].graphs for look in self._looks if name in look.sizes), default=0)
@@ -143,7 +148,7 @@ class GraphKept(Detector):
             )
         )  # fmt: skip
 
-    def _grew(self, name: str, owner: Owner, nodes: bool) -> None:
+    def _grew(self, name: str, owner: Owner, nodes: bool, record: Record) -> None:
         facts = self.facts
         iteration = facts.iteration
         grown = next((each for each in facts.findings.values() if each.kind == "graph-grows"), None)
@@ -157,13 +162,17 @@ class GraphKept(Detector):
         what = "the graphs of all earlier iterations" if nodes else f"{counts[-1][1].graphs} tensors with their graphs"
         gained, over = counts[-1][1].graphs - counts[0][1].graphs, counts[-1][0] - counts[0][0]
         pace = "one more each iteration" if nodes or gained >= over // 2 else f"{gained} more in {over} iterations"
-        message = f"{owner.path} keeps {what}, {pace}: memory grows; keep loss.item() or a detached tensor"
+        message = f"{record.path} keeps {what}, {pace}: memory grows; keep loss.item() or a detached tensor"
         evidence = [
-            f"{'nodes of earlier iterations' if nodes else 'tensors with a graph'} that {owner.path} holds: {held}",
+            f"{'nodes of earlier iterations' if nodes else 'tensors with a graph'} that {record.path} holds: {held}",
             f"bytes of the tensors themselves: {counts[0][1].bytes} then, {counts[-1][1].bytes} now",
         ]
         if owner.filled_text:
             evidence.append(f"put there by: {owner.filled_text}")
+        handed = record.handed_at(owner.filled) if owner.filled is not None else None
+        if handed is not None and owner.filled is not None:
+            line = handed.line
+            evidence.append(f"which {place(owner.filled)} is handed at {place(line)}: {handed.text}")
         id = facts.tell(
             Finding(
                 id, "graph-kept", "error" if sure else "warning", 0.93 if sure else 0.86, message,

@@ -10,6 +10,7 @@ from adbg.engine.backends.base import FunctionCall, HookCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.errors.caught import is_left_on_purpose
 from adbg.engine.diagnosis.detectors.functions.derivatives import argument_name, result_line
+from adbg.engine.diagnosis.detectors.functions.orders import returned_many
 from adbg.engine.diagnosis.values import is_users, line_in, steps_of
 from adbg.engine.graph.index import index_of
 from adbg.engine.outside import by_handler
@@ -43,7 +44,8 @@ class BackwardError(Detector):
 
     def __init__(self, facts: Any) -> None:
         super().__init__(facts)
-        self._last: tuple[type, str] | None = None  # the custom function whose backward ran last, and what it gave
+        # The custom function whose backward ran last, what it gave, and which of that was None.
+        self._last: tuple[type, str, list[bool]] | None = None
         self._gave_none: dict[type, list[int]] = {}  # places of arguments that it gave None for, of those that need one
         self._needed: dict[type, list[int]] = {}
         self._hook: tuple[str, SourceLine | None, str] | None = (
@@ -58,8 +60,8 @@ class BackwardError(Detector):
             tensors = [at for at, each in enumerate(call.arguments) if backend.is_tensor(each)]
             self._needed[call.function] = [at for at in tensors if backend.meta(call.arguments[at]).requires_grad]
         elif call.error is None:
-            self._last = call.function, self._described(call.results)
             given = call.results if isinstance(call.results, (tuple, list)) else (call.results,)
+            self._last = call.function, self._described(call.results), [each is None for each in given]
             places = self._needed.get(call.function, [])
             self._gave_none[call.function] = [at for at in places if at < len(given) and given[at] is None]
 
@@ -179,15 +181,17 @@ class BackwardError(Detector):
     ) -> tuple[str, SourceLine | None, str, float] | None:
         if self._last is None or (key is None and _NONE.search(text) is None):
             return None
-        function, given = self._last
+        function, given, nones = self._last
         name = function.__name__
         if key is not None and (not call.is_custom(key) or name not in call.describe(key).name):
             return None
         evidence.append(f"{name}.backward returned {given}")
         if (found := _COUNT.search(text)) is not None:
             expected, got = int(found[1]), int(found[2])
-            what = f"{got} gradients, but {name}.forward took {expected} arguments: one each, or None"
-            return "function-contract", result_line(function, 10_000), f"{name}.backward returns {what}", 0.95
+            gradients = "1 gradient" if got == 1 else f"{got} gradients"
+            arguments = "1 argument" if expected == 1 else f"{expected} arguments"
+            what = f"{gradients}, but {name}.forward took {arguments}: one each, or None"
+            return "function-contract", returned_many(function, nones), f"{name}.backward returns {what}", 0.95
         if (found := _SHAPE.search(text)) is not None:
             place = int(found[1])
             argument = argument_name(function, place)
@@ -203,7 +207,10 @@ class BackwardError(Detector):
             place = next((n for n, (one, two) in enumerate(zip(wanted, got_parts)) if one != two), 10_000)
             place = 10_000 if place < len(wanted) and wanted[place] == "None" else place  # the return is at fault
             what = f"{expected_got[2]} where {expected_got[1]} is expected"
-            return "function-contract", result_line(function, place), f"{name}.backward returns {what}", 0.93
+            line = result_line(function, place)
+            if len(wanted) != len(got_parts):
+                line = returned_many(function, nones)
+            return "function-contract", line, f"{name}.backward returns {what}", 0.93
         if _NONE.search(text):
             return "function-contract", result_line(function, 0), f"{name}.backward returns {given}: {text[:160]}", 0.9
         return None

@@ -55,6 +55,45 @@ def returned_at(function: type) -> SourceLine | None:
     return SourceLine(os.path.abspath(code.co_filename), line, code.co_name)
 
 
+def returned_many(function: type, results: Sequence[bool]) -> SourceLine | None:
+    """The ``return`` of backward that gave as many results as it did: ``results`` says of each whether it was None. Of
+    several, the only one that can have given these; else the line of the function itself."""
+    code = plain_code(function, "backward")
+    tree = function_named(code.co_filename, code.co_firstlineno) if code is not None else None
+    if code is None or tree is None:
+        return None
+    fitting = returns = returns_of(tree)
+    if len(returns) > 1:
+        fits = [_gives(code.co_filename, each, results) for each in returns]
+        fitting = [each for each, fit in zip(returns, fits) if fit is not False]
+    line = fitting[0].lineno if len(fitting) == 1 else tree.lineno
+    return SourceLine(os.path.abspath(code.co_filename), line, code.co_name)
+
+
+def _gives(file: str, statement: ast.Return, results: Sequence[bool]) -> bool | None:
+    """Whether a ``return`` can have given these results; None where its source does not say how many it gives."""
+    value: ast.AST | None = statement.value
+    if isinstance(value, ast.Name):
+        line, made = assigned_before(file, statement.lineno, value.id) or (statement.lineno, None)
+        plain = line < statement.lineno and isinstance(made, ast.Assign) and isinstance(made.targets[0], ast.Name)
+        value = getattr(made, "value", None) if plain else None
+    if isinstance(value, (ast.Tuple, ast.List)):
+        every = value.elts
+        if any(isinstance(each, ast.Starred) for each in every):
+            return None
+        # What is not written as None may be one all the same.
+        return len(every) == len(results) and all(none or not _is_none(each) for each, none in zip(every, results))
+    if isinstance(value, ast.Constant) or (
+        isinstance(value, ast.BinOp) and not isinstance(value.op, (ast.Add, ast.Mult))
+    ):
+        return len(results) == 1  # tuples are only added, and multiplied
+    return None
+
+
+def _is_none(value: ast.AST) -> bool:
+    return isinstance(value, ast.Constant) and value.value is None
+
+
 def unpacked_at(function: type) -> tuple[SourceLine, list[str], list[str]] | None:
     """The line of backward that gives the tensors that forward saved each other's names, those names as forward saves
     them, and as they are taken: ``save_for_backward(x, w)`` and ``w, x = ctx.saved_tensors``."""

@@ -56,3 +56,4 @@ def test_without_graphs_it_must_be_a_part_of_the_process() -> None:
 
 def test_a_queue_that_drops_is_bounded() -> None:
     assert is_bounded([object(), collections.deque(maxlen=3)]) and not is_bounded([[], collections.deque()])
+    assert is_bounded([collections.deque(maxlen=50)], room=100) and not is_bounded([collections.deque(maxlen=500)], 100)
