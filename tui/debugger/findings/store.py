@@ -30,6 +30,7 @@ class Findings:
         self._ends: dict[int, DiagnosisEnds] = {}
         self._own: list[Examined] = []  # what was looked for here
         self._ended = self._interrupted = False
+        self._begun = 0  # iterations of the rank that is farthest, as ranks tell it while they run
         self._job = Job()
 
     def begin(self) -> None:
