@@ -206,10 +206,10 @@ class Agent:
     def in_order(self) -> contextlib.AbstractContextManager[Any]:
         return self.client.connection.in_order() if self.client is not None else contextlib.nullcontext()
 
-    def event_later(self, make: Callable[[], Callable[[], Sequence[Any]]], calm: float = 0.0) -> None:
+    def event_later(self, gather: Callable[[], Callable[[], Sequence[Any]]], calm: float = 0.0) -> None:
         client = self.client
         if client is not None and client.initialized:
-            client.event_later(make, calm)
+            client.event_later(gather, calm)
 
     def look_again(self) -> None:
         """A spawned child may have learnt its rank since it began, and records from its first backward on."""

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from adbg.engine.agent.connection import Connection, Message
+from adbg.engine.agent.connection import Connection, Later, Message
 from adbg.engine.errors import (
     AdbgError,
     BackendError,
@@ -89,11 +89,11 @@ class Client:
         if self.knows(body):
             self.connection.send(self.event_message(body), droppable)
 
-    def event_later(self, make: Callable[[], Callable[[], Sequence[Any]]], calm: float = 0.0) -> None:
-        """Send the events that what ``make`` returns returns, soon, in few batches: ``Connection.send_later``."""
+    def event_later(self, gather: Callable[[], Callable[[], Sequence[Any]]], calm: float = 0.0) -> None:
+        """Send events soon, in few batches. ``gather`` returns what takes them: ``Connection.send_later``."""
 
-        def later() -> Callable[[], list[Message]]:
-            take = make()
+        def later() -> Later:
+            take = gather()
             return lambda: [self.event_message(body) for body in take() if self.knows(body)]
 
         self.connection.send_later(later, calm)

@@ -29,7 +29,7 @@ PAUSE = 0.05  # seconds: within that, the batches of ``send_later`` beyond the f
 BURST = 8  # a program that ends without a word (os._exit, a pool's workers) has told what it did till then
 
 Message = dict[str, Any]
-Later = Callable[[], Callable[[], list[Message]]]
+Later = Callable[[], list[Message]]
 
 
 class Connection:
@@ -55,7 +55,7 @@ class Connection:
         # is entered by Python code, and an interrupt in there would leave it locked.
         self._lock = threading.RLock()
         self._wake = threading.Condition(self._lock)
-        self._later: Later | None = None
+        self._later: Callable[[], Later] | None = None
         self._due = self._calm = 0.0
         self._window, self._batches = 0.0, 0  # begin of the current PAUSE, and batches of ``send_later`` in it
         self._busy = False  # the writer is in a send
@@ -95,15 +95,15 @@ class Connection:
         """What is taken from elsewhere and sent within it comes before what anybody takes later."""
         return self._lock
 
-    def send_later(self, make: Later, calm: float = 0.0) -> None:
-        """Call ``make`` on the writer thread, at once or within PAUSE seconds where there is much of it, then what it
-        returned, in order with what others take and send, and send what that returns. One is pending at most. ``calm``:
+    def send_later(self, gather: Callable[[], Later], calm: float = 0.0) -> None:
+        """Call ``gather`` on the writer thread, at once or within PAUSE seconds where there is much of it, and send the
+        messages that what it returns then takes (within ``in_order``). One is pending at most. ``calm``:
         nobody waits for it, so many seconds are soon enough (at each wake-up the writer takes 0.1 to 0.3 ms of CPU time
         beside a training step: 4% of one of 4 ms)."""
         if self._later is None or (self._calm and not calm):
             with self._lock:
                 self._calm = time.monotonic() + calm if calm else 0.0
-                self._later = make
+                self._later = gather
                 self._wake.notify()
 
     def flush(self, timeout: float) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from adbg.engine.attach.proc import Proc
 from adbg.engine.attach.syscalls import syscall_name
+from adbg.engine.proc import Proc
 
 # A call with a time-out that a stop has interrupted goes on under another name; the kernel's function tells the first.
 _RESUMED = "restart_syscall"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from adbg.engine.attach import elf
 from adbg.engine.attach.injector.library import NotThere, libc_functions, python_functions, python_symbols
-from adbg.engine.attach.proc import Mapping, Proc
 from adbg.engine.errors import AttachError
+from adbg.engine.proc import Mapping, Proc
 
 LIST = "`adbg attach` without a number lists your Python processes"
 UNTESTED = "ADBG_ATTACH_UNTESTED"

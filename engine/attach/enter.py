@@ -18,11 +18,11 @@ from typing import Any, Literal
 
 from adbg.engine.attach import bundle, checks
 from adbg.engine.attach.blocked import blocked_in
-from adbg.engine.attach.proc import Proc
 from adbg.engine.attach.remote_exec import RemoteScript
 from adbg.engine.attach.snippet import snippet
 from adbg.engine.attach.target import Target
 from adbg.engine.errors import AdbgError, AttachError
+from adbg.engine.proc import Proc
 from adbg.engine.protocol.rendezvous import trusted_config
 
 ENDED = "it ended"  # the injector's word for it

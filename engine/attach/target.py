@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from adbg.engine.attach import checks
-from adbg.engine.attach.proc import PROC, Proc
 from adbg.engine.errors import AttachError
+from adbg.engine.proc import PROC, Proc
 
 OLDEST = (3, 10)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from adbg.engine.attach.enter import INJECTOR
-from adbg.engine.attach.proc import Proc
+from adbg.engine.proc import Proc
 from support.patience import patience
 from support.program import DEBUGGEES, ROOT
 

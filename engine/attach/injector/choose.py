@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 
 from adbg.engine.attach.injector.machine import Machine, State
-from adbg.engine.attach.proc import Call, Mapping, Proc
+from adbg.engine.proc import Call, Mapping, Proc
 
 _FUTEX_WAIT, _FUTEX_WAIT_BITSET = 0, 9
 _FUTEX_COMMAND = 127

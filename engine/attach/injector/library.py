@@ -9,7 +9,7 @@ from adbg.engine.attach import elf
 from adbg.engine.attach.injector.machine import Machine
 from adbg.engine.attach.injector.page import LIBC, OPTIONAL, PYTHON
 from adbg.engine.attach.injector.ptrace import Memory
-from adbg.engine.attach.proc import Mapping, Proc
+from adbg.engine.proc import Mapping, Proc
 
 NEEDED = ("Py_IsInitialized", "Py_AddPendingCall", *(name for name in PYTHON if name not in OPTIONAL))
 THREADS = ("pthread_create", *LIBC)

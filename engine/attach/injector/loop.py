@@ -29,7 +29,7 @@ from adbg.engine.attach.injector.machine import Machine, State, Unsuitable
 from adbg.engine.attach.injector.page import Page, Stage, left_behind
 from adbg.engine.attach.injector.ptrace import Gone, Memory
 from adbg.engine.attach.injector.visit import Abandoned, Ground, Unfit, Visit, VisitFailed, visiting
-from adbg.engine.attach.proc import Proc
+from adbg.engine.proc import Proc
 
 OTHER_WAY = 0.3  # seconds that the main thread has for its pending call before another way is tried beside it
 AGAIN = 0.05  # seconds between two looks for a thread that waits

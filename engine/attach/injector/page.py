@@ -14,7 +14,7 @@ from collections.abc import Collection
 from enum import IntEnum
 
 from adbg.engine.attach.injector.ptrace import Memory
-from adbg.engine.attach.proc import Mapping, Proc
+from adbg.engine.proc import Mapping, Proc
 
 MARK = b"adbg attach 1\0\0\0"
 SIZE = 0x20000

@@ -21,7 +21,7 @@ from enum import Enum
 from adbg.engine.attach.injector.machine import Machine, State
 from adbg.engine.attach.injector.page import DATA, MARK, SIZE, Page
 from adbg.engine.attach.injector.ptrace import ALL_SIGNALS, PRSTATUS, Gone, Memory, Thread, TookTooLong
-from adbg.engine.attach.proc import Mapping, Proc
+from adbg.engine.proc import Mapping, Proc
 
 STOP_TIME = 2.0  # seconds until a thread must stand; a disk that does not answer can hold one for longer
 CALL_TIME = 10.0  # seconds that a function may take; 2 ms is usual, more when the machine is busy

@@ -20,10 +20,10 @@ from adbg.engine.attach import bundle
 from adbg.engine.attach.enter import Injector, Progress, enter
 from adbg.engine.attach.injector import visit
 from adbg.engine.attach.injector.library import libc_functions
-from adbg.engine.attach.proc import Proc
 from adbg.engine.attach.snippet import snippet
 from adbg.engine.attach.target import examine
 from adbg.engine.errors import AttachError
+from adbg.engine.proc import Proc
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="written for x86_64")
 

@@ -20,10 +20,10 @@ from support.patience import patience
 from adbg.engine.attach import enter as entering
 from adbg.engine.attach.blocked import blocked_in
 from adbg.engine.attach.enter import EntryCancelled, Progress, enter
-from adbg.engine.attach.proc import Proc
 from adbg.engine.attach.snippet import snippet
 from adbg.engine.attach.target import Target, examine
 from adbg.engine.errors import AttachError
+from adbg.engine.proc import Proc
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="written for x86_64")
 

@@ -23,7 +23,7 @@ from adbg.engine.attach.injector.machine import Machine, State
 from adbg.engine.attach.injector.page import MARK
 from adbg.engine.attach.injector.ptrace import Memory
 from adbg.engine.attach.injector.x86_64 import X86_64
-from adbg.engine.attach.proc import Proc
+from adbg.engine.proc import Proc
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="written for x86_64")
 MOST_STEPS = 60

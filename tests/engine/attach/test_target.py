@@ -19,9 +19,9 @@ import pytest
 from support.attach_targets import eventually, injecting, target
 
 from adbg.engine.attach import checks, elf
-from adbg.engine.attach.proc import Proc
 from adbg.engine.attach.target import examine
 from adbg.engine.errors import AttachError, error_of_id
+from adbg.engine.proc import Proc
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the samples are of x86_64")
 SLEEP = [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(600)"]

@@ -207,9 +207,8 @@ class BackwardError(Detector):
             place = next((n for n, (one, two) in enumerate(zip(wanted, got_parts)) if one != two), 10_000)
             place = 10_000 if place < len(wanted) and wanted[place] == "None" else place  # the return is at fault
             what = f"{expected_got[2]} where {expected_got[1]} is expected"
-            line = result_line(function, place)
-            if len(wanted) != len(got_parts):
-                line = returned_many(function, nones)
+            many = len(wanted) != len(got_parts)
+            line = returned_many(function, nones) if many else result_line(function, place)
             return "function-contract", line, f"{name}.backward returns {what}", 0.93
         if _NONE.search(text):
             return "function-contract", result_line(function, 0), f"{name}.backward returns {given}: {text[:160]}", 0.9

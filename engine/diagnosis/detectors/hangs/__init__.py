@@ -1,1 +1,1 @@
-"""What goes on in no thread of the program."""
+"""Programs that stand still."""

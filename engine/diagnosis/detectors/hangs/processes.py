@@ -6,6 +6,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from adbg.engine.outside import suppress
+from adbg.engine.proc import PROC, Proc
+
 # Functions of Linux that a thread sleeps in (/proc/PID/task/TID/wchan). A lock, a pipe, a socket within the machine,
 # the end of a process: what another process has to do. Of ``poll`` it is not known.
 _BLOCKED = ("futex", "anon_pipe", "pipe_", "unix_", "do_wait", "kernel_wait", "sem")
@@ -21,29 +24,19 @@ class Process:
 
 
 def processes() -> dict[int, Process] | None:
-    """By pid, every process below this one, without those that have ended; None where the system does not tell.
-    /proc/PID/stat: fields 3 (state), 4 (parent), 14 and 15 (ticks of the CPU), see proc(5)."""
+    """By pid, every process below this one, without those that have ended; None where the system does not tell."""
     parents: dict[int, int] = {}
     spent: dict[int, float] = {}
     try:
-        tick = os.sysconf("SC_CLK_TCK")
-        for entry in os.listdir("/proc"):
-            if entry.isdigit() and (found := _stat(entry)) is not None:
-                parents[int(entry)], ticks = found
-                spent[int(entry)] = ticks / tick
-    except (OSError, ValueError):
-        return None
-    here = os.getpid()
-    return {pid: Process(spent[pid], _waits(pid)) for pid in parents if pid != here and _is_below(pid, here, parents)}
-
-
-def _stat(pid: str) -> tuple[int, int] | None:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            state, parent, *rest = file.read().rpartition(b")")[2].split()
+        pids = [int(entry) for entry in os.listdir(PROC) if entry.isdigit()]
     except OSError:
         return None
-    return None if state == b"Z" else (int(parent), int(rest[9]) + int(rest[10]))
+    for pid in pids:
+        with suppress(OSError):  # it has ended
+            if (found := Proc(pid).runs()) is not None:
+                parents[pid], spent[pid] = found
+    here = os.getpid()
+    return {pid: Process(spent[pid], _waits(pid)) for pid in parents if pid != here and _is_below(pid, here, parents)}
 
 
 def _is_below(pid: int, here: int, parents: Mapping[int, int]) -> bool:
@@ -54,14 +47,11 @@ def _is_below(pid: int, here: int, parents: Mapping[int, int]) -> bool:
 
 
 def _waits(pid: int) -> tuple[str, ...]:
-    found = []
+    process = Proc(pid)
     try:
-        for thread in sorted(os.listdir(f"/proc/{pid}/task"), key=lambda each: int(each) != pid):
-            with open(f"/proc/{pid}/task/{thread}/wchan") as file:
-                found.append(file.read().strip().strip("0"))
+        return tuple(process.waits_in(thread) for thread in process.threads())
     except OSError:
         return ()
-    return tuple(found)
 
 
 def rest(before: Mapping[int, Process], now: Mapping[int, Process], most: float) -> bool:

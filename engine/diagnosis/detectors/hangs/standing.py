@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import weakref
@@ -10,13 +9,13 @@ from collections.abc import Iterator
 
 from adbg.engine import own_threads
 from adbg.engine.diagnosis.detector import Detector, detector
+from adbg.engine.diagnosis.detectors.graphs.calls import place
 from adbg.engine.diagnosis.detectors.hangs.processes import Process, processes, rest
 from adbg.engine.diagnosis.detectors.hangs.waits import Wait, program_waits
 from adbg.engine.diagnosis.detectors.ranks.facts import world_of
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.outside import own
 from adbg.engine.protocol.messages import Finding, RankFacts
-from adbg.engine.types import SourceLine
 
 _PERIOD = 2.0  # seconds between two looks
 _STANDS = 12.0  # seconds, from which on a program is said to stand
@@ -32,7 +31,8 @@ class Standing(Detector):
     Evidence: where each thread stands, and that neither it nor a process below it has computed anything meanwhile.
     Mistaken for: a program that waits for what comes from outside (a network, a file, a timer, input): told is what
     waits for a thread or a process of its own, without a time limit; of processes, which may wait for something
-    outside themselves, a warning. Taken back when the program goes on. Collectives: see the command ``hang``.
+    outside themselves, a warning. Taken back when the program goes on. Of a job the front end compares what its ranks
+    call, as ``why hang`` does.
     Cost: a look at the frames of each thread every two seconds, 0.1 ms, from a thread of adbg's.
     """
 
@@ -45,6 +45,7 @@ class Standing(Detector):
         self._below: dict[int, Process] | None = None
         self._told = 0
         self._shared = 0.0
+        self._why = ""  # it could not look
         own_threads.begin(_look_again, "adbg-standing", (weakref.ref(self), self._over), end=self._over.set)
 
     def end(self) -> None:
@@ -54,7 +55,13 @@ class Standing(Detector):
     def left(self) -> None:
         self._over.set()
 
+    def why_not(self) -> str:
+        return self._why
+
     # ---- on a thread of adbg's
+
+    def failed(self, error: Exception) -> None:
+        self._why = f"it failed: {type(error).__name__}: {error}"
 
     def look(self) -> None:
         waits = program_waits()
@@ -99,13 +106,14 @@ class Standing(Detector):
     def _judge(self, main: Wait, waits: dict[int, Wait], seconds: float) -> None:
         others = [each for each in waits.values() if each is not main]
         below = processes()
-        if below is None or self._below is None or not rest(self._below, below, _BUSY * seconds):
+        if below is None or self._below is None:
+            self._why = "the program stood, and the system does not tell of the processes below it (/proc)"
             return
-        if any(each.kind == "other" and not each.timed for each in others):
+        if not rest(self._below, below, _BUSY * seconds):
+            return
+        if any(each.kind in ("other", "ranks") and not each.timed for each in others):
             return  # in a call of which nothing is known: it may go on
-        if any(each.kind == "ranks" for each in others):
-            return
-        certain = not below and all(each.kind == "thread" and not each.timed for each in others)
+        certain = not below and all(each.kind == "thread" and not each.timed for each in (main, *others))
         waited = _waited_for(main, waits)
         line = waited.line or main.line
         self._told = self.facts.tell(
@@ -124,7 +132,8 @@ def _look_again(found: weakref.ref[Standing], over: threading.Event) -> None:
             return
         try:
             detector.look()
-        except own(Exception):  # it says nothing then
+        except own(Exception) as error:
+            detector.failed(error)
             return
         del detector
 
@@ -139,12 +148,8 @@ def _waited_for(main: Wait, waits: dict[int, Wait]) -> Wait:
     return users[0] if users else main
 
 
-def _place(line: SourceLine | None) -> str:
-    return f"{os.path.basename(line.file)}:{line.line}" if line is not None else "code of a library"
-
-
 def _where(wait: Wait) -> str:
-    return f"{wait.call or 'a built-in function'} at {_place(wait.line)}"
+    return f"{wait.call or 'a built-in function'} at {place(wait.line)}"
 
 
 def _message(main: Wait, waited: Wait, others: int, below: int) -> str:
@@ -153,27 +158,19 @@ def _message(main: Wait, waited: Wait, others: int, below: int) -> str:
             f"the program hangs: the main thread waits in {_where(main)}, and {waited.thread} in {_where(waited)}: "
             "neither goes on before the other does"
         )
-    if main.kind == "process" or below:
-        return (
-            f"the program hangs: it waits in {_where(main)}, and {_count(below, 'process', 'processes')} below it "
-            f"{'does' if below == 1 else 'do'} nothing"
-        )
+    if below:
+        rest = "the process below it does nothing" if below == 1 else f"the {below} processes below it do nothing"
+        return f"the program hangs: it waits in {_where(main)}, and {rest}"
     if main.held:
-        return (
-            f"the program hangs: it waits for a lock at {_place(main.line)}, and no thread that could release it runs"
-        )
+        return f"the program hangs: it waits for a lock at {place(main.line)}, and no thread that could release it runs"
     rest = "no other thread of the program lives" if not others else "none of its other threads goes on"
     return f"the program hangs: it waits in {_where(main)}, and {rest}: nothing can wake it"
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"the {number} {one if number == 1 else many}" if number else f"no {one}"
 
 
 def _evidence(main: Wait, others: list[Wait], below: dict[int, Process], seconds: float) -> Iterator[str]:
     yield f"for {seconds:.0f} s nothing was computed, in this process or below it"
     for wait in (main, *others[:6]):
         if wait.line is not None:
-            yield f"{wait.thread} waits in {_where(wait)}: {wait.text()}"
+            yield f"{wait.thread} waits in {_where(wait)}: {Facts.text_of(wait.line)}"
     for pid, each in sorted(below.items())[:6]:
         yield f"process {pid}, below this one, waits in {each.waits[0]}"

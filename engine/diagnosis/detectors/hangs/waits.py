@@ -53,9 +53,6 @@ class Wait:
     joins: int = 0
     held: bool = False
 
-    def text(self) -> str:
-        return linecache.getline(self.line.file, self.line.line).strip() if self.line is not None else ""
-
 
 def program_waits() -> dict[int, Wait] | None:
     """By ident, every thread of the program's that runs Python; None where one of them is in adbg's hands."""
@@ -84,21 +81,21 @@ def _wait(name: str, innermost: types.FrameType) -> Wait | None:
             return None
         frame = frame.f_back
     if frame is None:  # a library's thread: one of a pool that waits for work, a monitor that looks now and then
-        kind = _kind(inside[:1])
+        kind = _kind(inside)
         timed = _timed(locals_elsewhere(innermost, innermost)) if kind == "thread" else False
         started = innermost.f_code.co_name == "run"  # it runs a built-in function
         return Wait(name, None, (id(innermost), innermost.f_lasti), "other" if started else kind, timed=timed)
-    line, place = source_line(frame), [id(frame), frame.f_lasti]
+    line, place = source_line(frame), (id(frame), frame.f_lasti)
     if not inside:
         text = linecache.getline(line.file, line.line) if line is not None else ""
         kind = "thread" if _CALLS.search(text.partition("#")[0]) else "other"
-        return Wait(name, line, tuple(place), kind, held=bool(_OF_LOCK.search(text)))
+        return Wait(name, line, place, kind, held=bool(_OF_LOCK.search(text)))
     kind = _kind(inside)
     call = inside[-1]
     values = locals_elsewhere(call, innermost) if kind == "thread" else {}  # of the standard library's function
     joins = getattr(values.get("self"), "ident", 0) if call.f_code.co_name == "join" else 0
     return Wait(
-        name, line, tuple(place), kind, _called(call), _timed(values), int(joins or 0), call.f_code.co_name == "acquire"
+        name, line, place, kind, _called(call), _timed(values), int(joins or 0), call.f_code.co_name == "acquire"
     )
 
 
@@ -106,10 +103,8 @@ def _kind(inside: Sequence[types.FrameType]) -> str:
     modules = [str(frame.f_globals.get("__name__")) for frame in inside]
     if any(each.startswith(_RANKS) for each in modules):
         return "ranks"
-    if any(each.startswith(_PROCESSES) for each in modules) and modules[0] not in _LOCKS:
-        return "process"
-    if any(each.startswith(("torch.utils.data", "paddle.io")) for each in modules):
-        return "process"  # a queue that a thread fills from processes
+    if any(each.startswith(_PROCESSES) for each in modules):
+        return "process"  # perhaps by a queue that a thread fills from processes
     return "thread" if modules[0] in _LOCKS and modules[-1] in _LOCKS else "other"
 
 

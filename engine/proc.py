@@ -50,7 +50,17 @@ class Proc:
 
     def started(self) -> int:
         """When, in the kernel's ticks: with the pid it names one process for ever."""
-        return int(self.text("stat").rpartition(")")[2].split()[19])
+        return int(self._fields()[19])
+
+    def runs(self) -> tuple[int, float] | None:
+        """The process that began it, and the CPU seconds of its threads so far; None of one that has ended and waits
+        for that. See proc(5): fields 3 (state), 4 (parent), 14 and 15 (ticks) of ``stat``."""
+        state, parent, *rest = self._fields()
+        return None if state in "ZX" else (int(parent), (int(rest[9]) + int(rest[10])) / os.sysconf("SC_CLK_TCK"))
+
+    def _fields(self) -> list[str]:
+        """Of ``stat``, from the third on: the name before it may have blanks and brackets."""
+        return self.text("stat").rpartition(")")[2].split()
 
     def maps(self) -> list[Mapping]:
         return list(self._maps())
