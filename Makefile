@@ -44,12 +44,12 @@ python=$$($(PYTHON) .ci/environment.py --framework $(1) --extras "$(2)" --wanted
 endef
 
 demo:
-	@$(call environment,torch,); \
+	@$(call environment,torch,); $(announced); $(built); \
 	if [ -t 0 ] && [ -t 1 ]; then exec "$$python" -m adbg run -b nan examples/nan_at_sqrt.py; \
 	else exec "$$python" -m adbg run --batch -b nan -x examples/nan_at_sqrt.adbg examples/nan_at_sqrt.py </dev/null; fi
 
 demo-paddle:
-	@$(call environment,paddle,); \
+	@$(call environment,paddle,); $(announced); $(built); \
 	if [ -t 0 ] && [ -t 1 ]; then exec "$$python" -m adbg run -b 'GradNodePyLayer_*' -e 'vlog 4' examples/paddle_nested_pylayers.py; \
 	else exec "$$python" -m adbg run --batch -x examples/paddle_nested_pylayers.adbg examples/paddle_nested_pylayers.py </dev/null; fi
 
@@ -57,6 +57,11 @@ demo-paddle:
 # is none, or no Python.h: the Python hooks do all of it. Compiles what changed.
 define built
 { { command -v g++ || command -v c++; } >/dev/null && "$$python" setup.py --quiet build_ext --inplace --build-temp build/native >/dev/null 2>&1 || true; }
+endef
+
+# A demo shows what every node did, which the extension writes down: 28 s, the first time.
+define announced
+{ command -v g++ || command -v c++; } >/dev/null && { ls adbg/_native.*.so >/dev/null 2>&1 || echo "adbg: building the native core, half a minute, once" >&2; } || true
 endef
 
 # All of it runs even when an early part fails.
