@@ -8,7 +8,6 @@ meet: the session, and the observers that listen to it.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import dataclasses
 import os
 import platform
@@ -23,6 +22,7 @@ from adbg.engine import own_threads
 from adbg.engine.agent import import_watch as importwatch
 from adbg.engine.agent.aids import AidSwitches
 from adbg.engine.agent.client import Client
+from adbg.engine.agent.connection import Connection
 from adbg.engine.agent.diagnosing import Diagnosing
 from adbg.engine.agent.events import Events
 from adbg.engine.agent.ranks import RankFacts
@@ -58,10 +58,8 @@ ENDING = 2.0  # seconds that the end of the program waits for threads of adbg's
 PATIENCE = 30.0  # seconds that a program waits for a front end that does not speak
 LEAVING = 1.0  # seconds that a front end which hung up has to be gone
 AGAIN = 0.2  # seconds between two looks at what a process learns late: 9 us of a backward call's begin
-
 _current: Agent | None = None
 _registered = False  # with ``os`` and ``atexit``, for all agents of this process
-
 _behind: set[str] = set()  # frameworks whose own clean-up comes later than ``_at_exit``
 
 Factories = Mapping[str, Callable[[], Backend]]
@@ -203,13 +201,14 @@ class Agent:
         if client is not None and client.initialized:
             client.event(body, droppable)
 
-    def in_order(self) -> contextlib.AbstractContextManager[Any]:
-        return self.client.connection.in_order() if self.client is not None else contextlib.nullcontext()
-
     def event_later(self, gather: Callable[[], Callable[[], Sequence[Any]]], calm: float = 0.0) -> None:
         client = self.client
         if client is not None and client.initialized:
             client.event_later(gather, calm)
+
+    @property
+    def connection(self) -> Connection | None:
+        return self.client.connection if self.client is not None else None
 
     def look_again(self) -> None:
         """A spawned child may have learnt its rank since it began, and records from its first backward on."""

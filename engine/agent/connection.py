@@ -26,7 +26,9 @@ from adbg.engine.protocol import codec as wire
 
 LIMIT = 4096  # messages waiting; at 300 bytes each about 1 MB
 PAUSE = 0.05  # seconds: within that, the batches of ``send_later`` beyond the first BURST wait and go together
-BURST = 8  # a program that ends without a word (os._exit, a pool's workers) has told what it did till then
+BURST = 8  # so that few calls are told as they are made
+AT_ONCE = 16_384  # bytes: a Unix socket takes so many whole or not at all
+NAP, SPARED = 0.0005, 0.2  # seconds
 
 Message = dict[str, Any]
 Later = Callable[[], list[Message]]
@@ -59,6 +61,7 @@ class Connection:
         self._due = self._calm = 0.0
         self._window, self._batches = 0.0, 0  # begin of the current PAUSE, and batches of ``send_later`` in it
         self._busy = False  # the writer is in a send
+        self._spared = SPARED
         self._closing = False
         self._last = False  # the next message is the last one
         self._gone = False
@@ -105,6 +108,32 @@ class Connection:
                 self._calm = time.monotonic() + calm if calm else 0.0
                 self._later = gather
                 self._wake.notify()
+
+    def send_now(self) -> None:
+        """Send on this thread what waits, within ``in_order`` and behind ``await_writer``; never waits. For what a
+        process did last before it is killed (a pool's workers): on a busy machine the writer comes too late for it, 1
+        time in 10 with two processes beside."""
+        if self._busy or self._gone or self._closing:
+            return
+        try:
+            # Emptied behind the send: an interrupt in between makes somebody hear it twice, and loses nothing.
+            data = b"".join(m if isinstance(m, bytes) else _encode(m) for m in self._queue)
+            if not 0 < len(data) <= AT_ONCE:
+                return
+            self._own.check()
+            sent = self._sock.send(data, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+            self._queue.clear()
+            if sent < len(data):
+                self._queue.append(data[sent:])
+        except own(OSError, ValueError):
+            self._wake.notify()  # the writer finds the connection gone, or the socket full
+
+    def await_writer(self) -> None:
+        """Wait until the writer has nothing in hand, SPARED seconds in the life of the connection at most. Sleeps: what
+        interrupts it leaves no lock behind."""
+        while self._busy and not self._gone and self._spared > 0:
+            self._spared -= NAP
+            time.sleep(NAP)
 
     def flush(self, timeout: float) -> bool:
         """Wait until all is sent; False when it is not within ``timeout`` seconds or the client disconnected."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any, Protocol
 
-from adbg.engine.agent.connection import PAUSE
+from adbg.engine.agent.connection import PAUSE, Connection
 from adbg.engine.agent.event_queue import EventQueue
 from adbg.engine.node_batch import NodeBatch, NodeRow
 from adbg.engine.outside import own
@@ -19,7 +18,7 @@ from adbg.engine.session.stop_point import PausedPoint
 from adbg.engine.types import BriefCall, BriefRun, BriefRuns, StopReason
 
 CALM = 0.25  # seconds: so late calls may be told that a backend ran without a word
-FIRST = 100  # calls of a process whose begin is told at once
+FIRST = 100  # calls of a process that are told at once: it may be killed behind any of them
 MOST_ROWS = 20_000  # of a call whose nodes were written down, 50 bytes each on the wire
 LONG = 20_000.0  # us: the begin of calls that take that long is told at once
 _DAP_REASON = {StopReason.ERROR: "exception", StopReason.NAN: "exception", StopReason.INF: "exception"}
@@ -28,9 +27,10 @@ _DAP_REASON = {StopReason.ERROR: "exception", StopReason.NAN: "exception", StopR
 class Client(Protocol):
     """Where events go. Nothing here may block or raise."""
 
-    def event(self, body: Any, droppable: bool = False) -> None: ...
+    @property
+    def connection(self) -> Connection | None: ...
 
-    def in_order(self) -> AbstractContextManager[Any]: ...
+    def event(self, body: Any, droppable: bool = False) -> None: ...
 
     def event_later(self, gather: Callable[[], Callable[[], Sequence[Any]]], calm: float = 0.0) -> None: ...
 
@@ -50,9 +50,11 @@ class Events(Observer):
     # ---- calls that are not looked into
 
     def brief_begin(self, call: BriefCall) -> None:
-        """Told together with its end; at once where they take long (somebody may be waiting), and the first ones (a
-        short program may end without a word: ``os._exit``, a pool's workers)."""
-        if self._long or call.number <= FIRST:
+        """Told together with its end; at once where they take long (somebody may be waiting), and the first ones."""
+        if call.number <= FIRST:
+            self._told.add(call.number)
+            self._tell_now(call)
+        elif self._long:
             self.looked_into(call)
 
     def looked_into(self, call: BriefCall) -> None:
@@ -66,8 +68,11 @@ class Events(Observer):
         if number in self._told:
             self._told.discard(number)
             run = run._replace(told=True)
+        if number <= FIRST:
+            self._tell_now(run)
+            return
         self._queue.add(run)
-        self._client.event_later(self._gathered, PAUSE if number > FIRST else 0.0)
+        self._client.event_later(self._gathered, PAUSE)
 
     patient = True
 
@@ -143,7 +148,8 @@ class Events(Observer):
     def backward_end(self, running: Running, us: float, error: BaseException | None) -> None:
         self._live.pop(running, None)
         call = running.call
-        self._later(p.BackwardEnd(call.number, us, error_text(error), call.depth))
+        tell = self._tell_now if call.number <= FIRST else self._later
+        tell(p.BackwardEnd(call.number, us, error_text(error), call.depth))
 
     # ---- stops
 
@@ -183,12 +189,26 @@ class Events(Observer):
         self._queue.add(body)
         self._client.event_later(self._gathered)
 
-    def flush(self) -> None:
-        """Send what waits for the next batch: something comes that must be told after it."""
+    def _tell_now(self, body: Any) -> None:
+        """A short program may end without a word behind this: ``os._exit``, the workers of a pool."""
+        self._queue.add(body)
+        self.flush(now=True)
+
+    def flush(self, now: bool = False) -> None:
+        """Hand on what waits for the next batch: something comes that must be told after it. ``now``: and send it,
+        under one lock, so that the writer does not take it and then has to wait for its turn."""
         take = self._gathered()
-        with self._client.in_order():
+        connection = self._client.connection
+        if connection is None:
+            take()
+            return
+        if now:
+            connection.await_writer()
+        with connection.in_order():
             for body in take():
                 self._client.event(body, droppable=True)
+            if now:
+                connection.send_now()
 
 
 def _ran(row: NodeRow) -> p.NodeRan:

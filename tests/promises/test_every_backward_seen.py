@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
-from support.frameworks import case, only
+from support.frameworks import case, on_frameworks, only
 from support.program import DEBUGGEES, Outcome, batch, commands, plain, run
 
 # (debuggee, arguments) -> backward calls (at top level, nested in another one); the docstring of each counts them.
@@ -91,6 +92,19 @@ def test_spawned_pool() -> None:
     outcome = batch("spawn_pool", *ARMED)
     assert outcome.digest == plain("spawn_pool").digest, str(outcome)
     assert len(outcome.of("backward", phase="begin")) == 5, str(outcome)
+
+
+@on_frameworks()
+def test_a_process_killed_right_behind_its_backward(framework: str, tmp_path: Path) -> None:
+    """As a pool kills its workers; nothing of the process runs any more behind that."""
+    made = {"torch": "torch.ones(3, requires_grad=True)", "paddle": "paddle.to_tensor([1.0], stop_gradient=False)"}
+    script = tmp_path / "killed.py"
+    script.write_text(
+        f"import os, signal, {framework}\nx = {made[framework]}\nfor _ in range(3):\n    x.sin().sum().backward()\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    outcome = run([sys.executable, "-m", "adbg", "run", "--batch", "--json", *ARMED, script])
+    assert [line["backward"] for line in outcome.of("backward", phase="end")] == [1, 2, 3], str(outcome)
 
 
 @only("torch", "torch.compile alone makes one node of a region")
