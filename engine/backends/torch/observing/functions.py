@@ -14,9 +14,7 @@ import torch
 from adbg.engine.backends.base import FunctionCall, Need, Tap, Watcher
 from adbg.engine.backends.common.observing.derivatives import (
     DerivativeProbe,
-    filling,
     numpy_filled,
-    standing_in,
 )
 from adbg.engine.backends.common.user_files import FrameFilter
 from adbg.engine.backends.torch import private
@@ -209,11 +207,23 @@ def _memory_of_nan() -> Iterator[None]:
         torch.use_deterministic_algorithms(was, warn_only=only)
 
 
-def _memory_of(value: float) -> contextlib.AbstractContextManager[None]:
-    def fill(made: Any) -> None:
-        if made.is_floating_point():
-            with torch.no_grad():
-                made.fill_(value)
+def _memory_of(value: float) -> contextlib.AbstractContextManager[Any]:
+    """By whatever name the program makes it, C++ too: a stand-in of ``torch.empty`` is not what a program calls that
+    bound the name before, whose memory may then be what was filled with NaN a moment ago."""
+    from torch.utils._python_dispatch import TorchDispatchMode  # there once torch is
 
-    ways = [(torch, "empty"), (torch, "empty_like"), (torch, "empty_strided"), (torch.Tensor, "new_empty")]
-    return standing_in(*[(owner, name, filling(getattr(owner, name), fill)) for owner, name in ways])
+    aten = torch.ops.aten
+    fresh = {
+        aten.empty.memory_format, aten.empty_like.default, aten.empty_strided.default, aten.empty_permuted.default,
+        aten.new_empty.default, aten.new_empty_strided.default, aten.resize_.default,
+    }  # fmt: skip
+
+    class Filled(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            before = args[0].numel() if func is aten.resize_.default else 0
+            made = func(*args, **(kwargs or {}))
+            if func in fresh and made.is_floating_point():
+                (made.view(-1)[before:] if before else made).fill_(value)
+            return made
+
+    return Filled()  # type: ignore[no-untyped-call]

@@ -128,8 +128,10 @@ def test_threads_have_calls_of_their_own(world: World, watching: Any, armed: boo
             thread.start()
         for thread in threads:
             thread.join(60)
-        assert (world.backend.backward_count, world.backend.iteration) == (4, 2)
-    assert not errors and [world.gradient(leaf) for leaf in leaves] == [[2.0, 2.0]] * 2
+        counts = world.backend.backward_count, world.backend.iteration
+    assert not errors and not any(thread.is_alive() for thread in threads)
+    assert counts == (4, 2)
+    assert [world.gradient(leaf) for leaf in leaves] == [[2.0, 2.0]] * 2
     outer = {seen.thread: seen.number for seen in watch.calls if seen.depth == 0}
     nested = {seen.thread: seen.parent for seen in watch.calls if seen.depth == 1}
     assert outer == nested
