@@ -113,7 +113,8 @@ class SlotCheck:
     ``pairs``: (numeric, by its backward) directional derivatives. ``smooth``: both step sizes agree. ``identity``:
     forward gives that argument back as it is. ``flat``: where the two differ, the forward does not depend on the
     argument (straight-through). ``missing``: its backward gave None. ``unwritten``: the gradient has values of memory
-    that nothing was written to. ``nonlinear``: its backward is not linear in the gradient that it is given.
+    that nothing was written to. ``nonlinear``: its backward is not linear in the gradient that it is given;
+    ``constant``: it gives the same whatever it is given. ``lone``: what the function gives is a single number.
     """
 
     place: int
@@ -127,6 +128,8 @@ class SlotCheck:
     precision: str
     shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # of gradient and argument, where they differ
     nonlinear: bool = False
+    constant: bool = False
+    lone: bool = False
 
 
 class Probe(abc.ABC):

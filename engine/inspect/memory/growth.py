@@ -25,7 +25,7 @@ _SHARE = 1 / 16  # of the RSS that a variable without graphs must have gained ov
 _PACE = 0.5  # of the pace between the first two looks that must be kept between the last two
 _NOTED = 8  # of the first, and of the last, of what a variable holds
 _FEW = 4  # tensors of a variable whose graphs are looked into
-_MOST_NODES = 10_000  # of one such graph: 3 ms, and a third of what torch can have touched (``backends/torch/touched``)
+MOST_NODES = 10_000  # of one such graph: 3 ms, and a third of what torch can have touched (``backends/torch/touched``)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def size_of(group: Group, backend: Backend | None, mark: int | None) -> Size:
     older = 0
     if mark is not None and graphs > 0 and len(group.members) <= _FEW:
         tensors = [each for each in group.members.values() if backend.is_tensor(each) and backend.has_graph(each)]
-        older = max((backend.older_nodes(each, mark, _MOST_NODES) for each in tensors), default=0)
+        older = max((backend.older_nodes(each, mark, MOST_NODES) for each in tensors), default=0)
     return Size(len(group.members), graphs, nbytes, older)
 
 

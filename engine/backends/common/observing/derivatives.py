@@ -157,20 +157,25 @@ class DerivativeProbe(Probe):
         if any(not each.agrees and not each.missing for each in found):
             again = self.gradients(run, values, sample.needed, 7, _FACTOR)[1]
             close = (_DOUBLE if double else _SINGLE)[1]
+            lone = all(self.size(each) <= 1 for each in outputs)
             found = [
-                replace(each, nonlinear=self._is_nonlinear(values[each.place], one, other, close))
+                self._with_response(replace(each, lone=lone), values[each.place], one, other, close)
                 for each, one, other in zip(found, gradients, again)
             ]
         return found
 
-    def _is_nonlinear(self, value: Any, first: Any, second: Any, close: float) -> bool:
-        """Whether the gradient of ``_FACTOR`` times as much is not ``_FACTOR`` times the gradient. A derivative is
-        linear in what it is given: what clips gradients, or sorts some out, is not."""
+    def _with_response(self, check: SlotCheck, value: Any, first: Any, second: Any, close: float) -> SlotCheck:
+        """``nonlinear``, where the gradient of ``_FACTOR`` times as much is not ``_FACTOR`` times the gradient: a
+        derivative is linear in what it is given, and what clips gradients, or sorts some out, is not. ``constant``,
+        where it is the same gradient: what is given is not used."""
         if first is None or second is None or self.shape(first) != self.shape(value):
-            return False
+            return check
         direction = self.random_like(value, 100)
-        expected, got = _FACTOR * self.dot(first, direction), self.dot(second, direction)
-        return abs(expected - got) > close * max(abs(expected), abs(got)) + _LEAST_DIFFERENCE
+        once, got = self.dot(first, direction), self.dot(second, direction)
+        expected = _FACTOR * once
+        nonlinear = abs(expected - got) > close * max(abs(expected), abs(got)) + _LEAST_DIFFERENCE
+        constant = nonlinear and abs(once - got) <= close * abs(once)
+        return replace(check, nonlinear=nonlinear, constant=constant)
 
     def _runner(self, function: type, sample: Sample) -> Callable[[list[Any]], list[Any]]:
         def run(given: list[Any]) -> list[Any]:

@@ -7,7 +7,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-from adbg.engine.diagnosis.source import called_name, inside, parameters_of, scope_at, tree_of
+from adbg.engine.diagnosis.source import assigned_on, called_name, inside, parameters_of, scope_at, tree_of
 from adbg.engine.types import SourceLine
 
 _FILLERS = frozenset({"append", "appendleft", "add", "extend", "insert", "update", "setdefault"})
@@ -189,3 +189,19 @@ def parts_of(expression: ast.expr) -> list[ast.expr]:
 
 def named_in(expression: ast.expr) -> set[str]:
     return {each.id for each in ast.walk(expression) if isinstance(each, ast.Name)}
+
+
+def makes_of_itself(line: SourceLine, name: str) -> bool:
+    """Whether the statement there gives a variable a new value that is computed of the old one."""
+    if not name or name not in assigned_on(line.file, line.line):
+        return False
+    here = [
+        node for node in in_order(scope_at(line.file, line.line))
+        if node.lineno <= line.line <= (node.end_lineno or node.lineno)
+    ]  # fmt: skip
+    taken = {
+        ast.unparse(part)
+        for node in here if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None
+        for part in ast.walk(node.value) if isinstance(part, ast.expr)
+    }  # fmt: skip
+    return name in taken or any(isinstance(node, ast.AugAssign) for node in here)

@@ -9,7 +9,7 @@ from typing import Any
 from adbg.engine.diagnosis.detector import Detector, detector
 from adbg.engine.diagnosis.detectors.earlier.records import Record
 from adbg.engine.diagnosis.detectors.graphs.calls import place
-from adbg.engine.inspect.memory.growth import LOOKS, Held, Look, grows, is_bounded, owners_first, size_of
+from adbg.engine.inspect.memory.growth import LOOKS, MOST_NODES, Held, Look, grows, is_bounded, owners_first, size_of
 from adbg.engine.inspect.memory.owners import Group, groups_of, owner_of_group, reach_of
 from adbg.engine.protocol.messages import Finding, Owner
 from adbg.engine.python.user_code import user_frame
@@ -99,6 +99,8 @@ class GraphKept(Detector):
                 owner, record = owner_of_group(found[name], backend), Record(reach, found[name], backend)
                 self._grew(name, owner, grows(self._looks, name) == "nodes", record)
             for name in set(self._told) - set(found) - self._emptied:
+                if name in groups and self._is_beyond(groups[name]):
+                    continue
                 now, before = sizes.get(name), self._looks[-2].sizes.get(name)
                 most = max((look.sizes[name].graphs for look in self._looks if name in look.sizes), default=0)
                 fewer = now is None or (before is not None and now.tensors < before.tensors)
@@ -132,6 +134,12 @@ class GraphKept(Detector):
         if graph is None or graph.count() > _LARGEST:
             return False
         return any(graph.address(key) in self._ran for key in graph.order()[:_NEAR] if not graph.is_accumulate(key))
+
+    def _is_beyond(self, group: Group) -> bool:
+        """A sum whose graph has more nodes than are looked at: the older ones are out of sight, and not gone."""
+        tensors = [each for each in group.members.values() if self.facts.backend.is_tensor(each)]
+        graph = self.facts.backend.graph_of(tensors) if 0 < len(tensors) <= _FEW else None
+        return graph is not None and graph.count() > MOST_NODES
 
     def _was_emptied(self, name: str, what: str) -> None:
         self._emptied.add(name)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from adbg.engine.backends.base import BackwardCall
 from adbg.engine.diagnosis.detector import detector
-from adbg.engine.diagnosis.detectors.earlier.carried import kept_on
+from adbg.engine.diagnosis.detectors.earlier.carried import kept_on, makes_of_itself
 from adbg.engine.diagnosis.detectors.earlier.handed import taken_from
 from adbg.engine.diagnosis.detectors.earlier.holding import holding
 from adbg.engine.diagnosis.detectors.earlier.joined import Call, Joining, Link, above, lines_of, place
@@ -147,6 +147,13 @@ class SecondBackward(Joining):
                     f"'{inner}', which is handed on in {what} of {place(line)}, still belongs to the graph of that "
                     f"iteration, which the backward at {place(call.location)} has freed: use {inner}.detach() at "
                     f"{place(use)}"
+                ), evidence  # fmt: skip
+            again = next((each for each in used if line != each and makes_of_itself(each, name)), None)
+            if again is not None:  # line made the first one: with that detached, the next one would join them
+                return again, (
+                    f"{what}, which {place(again)} makes of itself in each iteration, still belongs to the graph of an "
+                    f"earlier iteration, which the backward at {place(call.location)} has freed: take {name}.detach() "
+                    "there"
                 ), evidence  # fmt: skip
             within = lines_of(call, link.older)[-1:]
             computed = f" (computed at {place(within[0])})" if within and within[0] != line else ""

@@ -55,6 +55,7 @@ class _Seen:
         self.probe: Any = None
         self.missing: set[int] = set()
         self.checked = False
+        self.given: float | None = None  # to its backward: the gradient of a single number, where that is not 1
 
 
 @detector("wrong-derivative", "uninitialised", "missing-gradient", "function-contract")
@@ -71,6 +72,7 @@ class WrongDerivative(Detector):
     is None for what such an estimator rounds to (a codebook). An approximation that is meant is a warning:
     of a function that names itself so (surrogate, straight-through, guided), whose backward is not linear in the
     gradient that it is given, as every derivative is, or that iterates to a fixed point in forward and not in backward.
+    A loss that leaves out the gradient of a loss, 1, is a note: nothing may multiply it.
     Functions that do more than compute, or call what may (print, log, write to what their calls share, call a method of
     an object that others have), are not run again. Random numbers of the framework, of Python and of NumPy are as if
     nothing had been run.
@@ -100,6 +102,7 @@ class WrongDerivative(Detector):
     def function(self, call: FunctionCall) -> None:
         if call.phase == "backward":
             self._last = call.function
+            self._note_given(call)
         if call.error is not None or call.phase != "forward" or call.probe is None:
             return
         seen = self._seen.get(call.function)
@@ -116,6 +119,14 @@ class WrongDerivative(Detector):
             if sample is not None:
                 seen.probe = call.probe
                 seen.samples.append(sample)
+
+    def _note_given(self, call: FunctionCall) -> None:
+        seen, backend = self._seen.get(call.function), self.facts.backend
+        given = [each for each in call.arguments if backend.is_tensor(each)]
+        if seen is None or seen.given is not None or len(given) != 1 or math.prod(self.facts.shape(given[0])) != 1:
+            return
+        norm = backend.norm(given[0])
+        seen.given = norm if norm != 1.0 else None
 
     def at_stop(self, point: PausedPoint) -> None:
         self.end()
@@ -181,6 +192,8 @@ class WrongDerivative(Detector):
                 seen, "missing-gradient", "error", 0.93, place, check,
                 f"{name}.backward returns None as the gradient of {argument}, but its result depends on {argument}", [],
             )  # fmt: skip
+        elif all(each.constant for each in wrong):
+            self._tell_unused(seen, place, wrong)
         elif check.identity:
             self._tell(
                 seen, "wrong-derivative", "note", 0.4, place, check,
@@ -229,6 +242,19 @@ class WrongDerivative(Detector):
             evidence,
         )  # fmt: skip
         return frozenset(places)
+
+    def _tell_unused(self, seen: _Seen, place: int, wrong: Sequence[SlotCheck]) -> None:
+        name, argument = seen.function.__name__, argument_name(seen.function, place)
+        how = f"{name}.backward does not use the gradient that it is given: "
+        evidence = [f"a gradient of the other sign, three times as large, gives {argument} the same"]
+        if seen.given is not None:
+            evidence.append(f"the training gives it {seen.given:g}, not the 1 of a whole loss")
+        if seen.given is None and all(each.lone for each in wrong):
+            how += f"right as long as {name} is the whole loss, whose gradient is 1, and nothing multiplies it"
+            self._tell(seen, "wrong-derivative", "note", 0.4, place, wrong[0], how, evidence)
+        else:
+            how += f"what {argument} gets is the same whatever the loss is; multiply by it"
+            self._tell(seen, "wrong-derivative", "error", 0.93, place, wrong[0], how, evidence)
 
     def _tell_wrong(self, seen: _Seen, place: int, wrong: Sequence[SlotCheck]) -> None:
         name, argument = seen.function.__name__, argument_name(seen.function, place)

@@ -31,7 +31,8 @@ _MOST = 8000
 
 @dataclass(slots=True)
 class Known:
-    """What reached a tensor: ``values`` and ``gradients`` are bits of leaves, ``cuts`` and ``rounds`` of calls."""
+    """What reached a tensor: ``values`` and ``gradients`` are bits of leaves, ``cuts`` and ``rounds`` of calls.
+    ``counted``: the cuts behind which it was made a count or an index, which carries no gradient whatever is cut."""
 
     ref: Any
     values: int
@@ -40,6 +41,7 @@ class Known:
     rounds: int
     line: SourceLine | None
     name: str
+    counted: int = 0
 
 
 @dataclass(slots=True)
@@ -104,10 +106,10 @@ class Flow:
         name, lines = call.name, call.lines
         line = lines[0] if lines else None
         made = line if not self.stepping else None
-        values = gradients = cuts = rounds = 0
+        values = gradients = cuts = rounds = direct = 0
         for operand in call.operands:
-            v, g, c, r = self._reach(operand, call)
-            values, gradients, cuts, rounds = values | v, gradients | g, cuts | c, rounds | r
+            v, g, c, r, d = self._reach(operand, call)
+            values, gradients, cuts, rounds, direct = values | v, gradients | g, cuts | c, rounds | r, direct | d
         for each in writes(call) if made is not None else ():
             written = self.leaf(each)
             if written is not None and written.used is None:
@@ -143,7 +145,9 @@ class Flow:
             reaching = gradients if result.requires_grad else 0
             lost = gradients & ~reaching
             cut = 1 << self._at(self._cut_at, self.cuts, Cut(name, lines, self._why(call, result)), lost) if lost else 0
-            self._set(result, Known(weakref.ref(result), values, reaching, cuts | cut, rounds | turn, line, name))
+            every = cuts | cut
+            counted = every if _is_whole(result) else cuts & ~direct
+            self._set(result, Known(weakref.ref(result), values, reaching, every, rounds | turn, line, name, counted))
 
     def _why(self, call: OperatorCall, result: Any) -> str:
         if call.name != MAKES_LEAF:
@@ -152,7 +156,7 @@ class Flow:
         what = f"what {made.name} at {place(made.line)} computed" if made is not None else "what was computed"
         return f"it makes a leaf of its own of {what}, where the gradient stops: compute with the tensor itself"
 
-    def _reach(self, operand: Any, call: OperatorCall) -> tuple[int, int, int, int]:
+    def _reach(self, operand: Any, call: OperatorCall) -> tuple[int, int, int, int, int]:
         wants = operand.requires_grad
         known = self.of(operand)
         if operand.is_leaf and wants:
@@ -165,17 +169,17 @@ class Flow:
                 leaf.used = call.lines[0]
             bit = 1 << leaf.place
             if known is not None:
-                return known.values | bit, bit, known.cuts, known.rounds
-            return bit, bit, 0, 0
+                return known.values | bit, bit, known.cuts, known.rounds, known.cuts & ~known.counted
+            return bit, bit, 0, 0, 0
         if known is None:
-            return 0, 0, 0, 0
+            return 0, 0, 0, 0, 0
         if wants and not known.gradients:  # a custom function: what its forward did is no cut
             known.gradients, known.cuts = known.values, 0
         elif not wants and known.gradients:
             was, known.gradients = known.gradients, 0
             told = Cut(known.name, call.lines, "it was told to carry no gradient", 0, known.line)
             known.cuts |= 1 << self._at(self._cut_at, self.cuts, told, was)
-        return known.values, known.gradients, known.cuts, known.rounds
+        return known.values, known.gradients, known.cuts, known.rounds, known.cuts & ~known.counted
 
     def _set(self, value: Any, known: Known) -> None:
         if len(self.known) > _MOST:
@@ -216,9 +220,14 @@ def _why(call: OperatorCall, result: Any) -> str:
     if name in ("tensor", "as_tensor", "asarray", "to_tensor", "new_tensor"):
         return "a new tensor is made of its values"
     kind = str(result.dtype)
-    if "int" in kind or "bool" in kind:
+    if _is_whole(result):
         return f"its result is {kind.rpartition('.')[2]}, which carries no gradient"
     return "its result carries no gradient"
+
+
+def _is_whole(value: Any) -> bool:
+    kind = str(value.dtype)
+    return "int" in kind or "bool" in kind
 
 
 def bits_of(bits: int) -> Iterator[int]:

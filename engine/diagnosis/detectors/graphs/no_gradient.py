@@ -66,6 +66,7 @@ class NoGradient(Detector):
         self._given = 0  # bits of leaves that got a gradient
         self._asked = 0  # of those that a gradient of theirs was asked for of, as autograd.grad does
         self._lost: dict[int, int] = defaultdict(int)  # by bit of a leaf: the cuts on its way to a loss
+        self._direct: dict[int, int] = defaultdict(int)  # of these, those with no count or index behind them
         self._seen = False
         self._roots: list[Known | None] = []
         self._told: dict[tuple[Any, ...], tuple[int, int]] = {}  # what was told: (id, bits)
@@ -142,6 +143,7 @@ class NoGradient(Detector):
                 self._given |= known.gradients & inputs
             for bit in bits_of(known.values & ~known.gradients):
                 self._lost[bit] |= known.cuts
+                self._direct[bit] |= known.cuts & ~known.counted
 
     def _bits(self, wanted: Sequence[Any]) -> int:
         """Of the leaves that a call can give a gradient: ``backward(inputs=...)`` gives none to others."""
@@ -287,8 +289,9 @@ class NoGradient(Detector):
         return next((other.born for other in others if other.born is not None), None)
 
     def _lost_at(self, bit: int) -> Cut | None:
-        flow = self._flow
-        for at in bits_of(self._lost.get(bit, 0)):
+        flow, direct = self._flow, self._direct.get(bit, 0)
+        # An index of the nearest code is none that training goes through, however it is computed.
+        for at in (*bits_of(direct), *bits_of(self._lost.get(bit, 0) & ~direct)):
             if flow.cuts[at].lost >> bit & 1:
                 return self._rounded.straight.instead(flow.cuts[at], at, bit)
         lost = next((escape for escape in reversed(flow.escapes) if escape.lost >> bit & 1), None)

@@ -105,6 +105,33 @@ for _ in range(3):
 SLIP = FUNCTION.replace("BODY", "y = y + number * x").replace("RESULT", "grad * slope")
 GUIDED = SLIP.replace("grad * slope", "grad.clip(min=0) * slope")
 NAMED = SLIP.replace("    @staticmethod", '    """With a surrogate gradient."""\n    @staticmethod', 1)
+UNUSED = SLIP.replace("grad * slope", "2 * x * slope")
+# A loss whose own gradient is 1: its backward may leave it out.
+LOSS = """
+class Squares(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return (x * x).sum()
+    @staticmethod
+    def backward(ctx, grad):
+        x, = kept(ctx)
+        return 2 * x
+net = nn.Linear(4, 4)
+opt = sgd(net)
+for _ in range(3):
+    loss = Squares.apply(net(noise(8, 4)))
+    loss.backward()
+    opt.step()
+    opt.CLEAR()
+"""
+WEIGHTED = LOSS.replace("return 2 * x", "return 2 * x  # CAUSE").replace(
+    "    loss.backward", "    loss = 0.1 * loss\n    loss.backward"
+)
+SPIKES = SLIP.replace("        for number in range(3):\n            BODY\n", "").replace(
+    "return y * y", "return (x > 0).astype(x.dtype)"
+)
+UNUSED_SPIKES = SPIKES.replace("grad * slope", "1 / (1 + x.abs()) ** 2")
 SETTLED = FUNCTION.replace("BODY", "y = (0.3 * y + x).tanh()").replace("RESULT", "2 * grad * slope")
 
 # A signal stands in for the end of a slice of time.
@@ -172,13 +199,17 @@ CLIPPED = {  # no statistic is needed of what stands alone, nor of what is clipp
 }
 
 BUGGY = {
-    "recompute-differs": DRAWN, "wrong-derivative": SLIP, "backward-error": FAILED, "backward-error, own": SLIPPED,
+    "recompute-differs": DRAWN, "wrong-derivative": SLIP, "wrong-derivative, unused": UNUSED,
+    "wrong-derivative, unused weight": WEIGHTED,
+    "wrong-derivative, unused by spikes": UNUSED_SPIKES, "backward-error": FAILED, "backward-error, own": SLIPPED,
 }  # fmt: skip
 MEANT = {"guided": GUIDED, "named": NAMED, "settled": SETTLED}
+NOTED = {"loss": LOSS}
 HEALTHY = {"statistics": CHECKPOINT.replace("GAIN", "2"), "alarm": ALARM, "left": LEFT}
 WORDS = {
     "torch": {"BATCH": "BatchNorm1d", "LIST": "ModuleList", "ACT": "ReLU(inplace=True)", "CLEAR": "zero_grad",
-              ".copy(": ".copy_(", "astype(grad.dtype)": "to(grad.dtype)"},
+              ".copy(": ".copy_(", "astype(grad.dtype)": "to(grad.dtype)",
+              "astype(x.dtype)": "to(x.dtype)"},
     "paddle": {"BATCH": "BatchNorm1D", "LIST": "LayerList", "ACT": "ReLU()", "CLEAR": "clear_grad",
                ".copy(": ".set_value("},
 }  # fmt: skip
@@ -187,7 +218,7 @@ WORDS = {
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     framework = request.param
-    programs = BUGGY | MEANT | HEALTHY | LOOKED | CLIPPED | {"watched": WATCHED}
+    programs = BUGGY | MEANT | NOTED | HEALTHY | LOOKED | CLIPPED | {"watched": WATCHED}
     if framework == "paddle":  # makes an OSError of it, which the program does not catch
         programs = {name: text for name, text in programs.items() if name not in ("left", "backward-error, own")}
     for word, meant in WORDS[framework].items():
@@ -212,6 +243,11 @@ def test_an_approximation_that_says_so_is_a_warning(runs: dict[str, Run]) -> Non
     for name in MEANT:
         first = runs[name].check_first("wrong-derivative")
         assert first["severity"] == "warning" and "unless the approximation is meant" in first["message"], first
+
+
+@each
+def test_a_loss_that_is_not_multiplied_is_a_note(runs: dict[str, Run]) -> None:
+    runs["loss"].check_healthy("wrong-derivative")
 
 
 @each

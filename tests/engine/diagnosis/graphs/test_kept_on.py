@@ -72,6 +72,30 @@ RESET = STREAM.replace(
     "seen = [monitor.push(noise(1, 3)) for _ in range(100)]",
     "for _ in range(10):\n    monitor.reset()\n    seen = [monitor.push(noise(1, 3)) for _ in range(20)]",
 ).replace("  # CAUSE", "")
+# An average of drifts, each of a rollout with backwards of its own: more nodes by far than are looked at.
+ROLLOUT = """
+net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4))
+optimizer = sgd(net)
+class Meter:
+    def __init__(self):
+        self.value = 0.0
+    def update(self, x):
+        self.value = 0.9 * self.value + 0.1 * x
+def field(z):
+    z = z.detach()
+    z.FLAG
+    return framework.GRAD(net(z).square().sum(), z, create_graph=True)[0]
+meter = Meter()
+for step in range(150):
+    loss = field(noise(8, 4)).square().mean()
+    optimizer.CLEAR()
+    loss.backward()
+    optimizer.step()
+    z = noise(8, 4)
+    for _ in range(6):
+        z = z + 0.1 * field(z)
+    meter.update(z.square().mean()DETACH)  # CAUSE
+"""
 # A list of outputs, in a function that has returned by the end; as long as training takes, or many times that.
 SCORES = """
 net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
@@ -207,8 +231,11 @@ print(float(x.sum()))
 BUGGY = {"stream": STREAM, "scores": SCORES, "total": TOTAL, "table": TABLE, "inside": INSIDE, "named": NAMED}
 HEALTHY = {
     "no_grad": NO_GRAD, "detached": DETACHED, "reset": RESET, "few": FEW, "numbers": NUMBERS, "longer": LONGER,
-    "episodes": EPISODES, "unrolled": UNROLLED, "layers": LAYERS, "short": SHORT,
+    "rolled": ROLLOUT.replace("DETACH", ".detach()").replace("  # CAUSE", ""), "episodes": EPISODES,
+    "unrolled": UNROLLED, "layers": LAYERS, "short": SHORT,
 }  # fmt: skip
+
+WORDS = {"torch": ("requires_grad_()", "autograd.grad"), "paddle": ("stop_gradient = False", "grad")}
 
 
 @pytest.fixture(scope="module")
@@ -216,8 +243,10 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     clear, module = ("zero_grad", "Module") if request.param == "torch" else ("clear_grad", "Layer")
     texts = {
         name: HEAD[request.param] + text.replace("CLEAR()", f"{clear}()").replace("nn.MODULE", f"nn.{module}")
-        for name, text in {**BUGGY, **HEALTHY, "fails": FAILS}.items()
+        for name, text in {**BUGGY, **HEALTHY, "fails": FAILS, "rollout": ROLLOUT.replace("DETACH", "")}.items()
     }
+    words = WORDS[request.param]
+    texts = {name: text.replace("FLAG", words[0]).replace("GRAD", words[1]) for name, text in texts.items()}
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
 
 
@@ -247,3 +276,9 @@ def test_no_graph_is_kept(runs: dict[str, Run], name: str) -> None:
 def test_a_backward_may_have_been_due(runs: dict[str, Run]) -> None:
     told = [each for each in runs["fails"].every if each["kind"] == "graph-kept"]
     assert [each["severity"] for each in told] == ["note"], runs["fails"]
+
+
+@each
+def test_a_sum_with_more_nodes_than_are_looked_at(runs: dict[str, Run]) -> None:
+    """What was told stays told: the older ones are out of sight, and not gone."""
+    assert "meter.value" in runs["rollout"].check_first("graph-kept")["message"], runs["rollout"]

@@ -105,7 +105,19 @@ ZEROS = {"plain": PLAIN, "turned": TURNED, "minus": MINUS, "three": THREE, "unre
 NONE = {"hard": HARD}
 # No sum is to blame where there is none: the rounding itself is.
 ALONE = program("q = framework.round(w * 4) / 4  # CAUSE\nh = x @ (q + 0.1 * noise(6, 8))")
+# The codebook loss detaches the codes; how the nearest one is found is no cut, which an index has in any case.
+BOOK = program("""
+with framework.no_grad():
+    near = (w.unsqueeze(1) - self.codes.unsqueeze(0)).square().sum(-1).argmin(-1)
+picked = self.codes[near]
+book = (picked.detach() - w).square().mean()  # CAUSE
+self.extra = book + 0.25 * (w - picked.detach()).square().mean()
+h = framework.matmul(x, w + (picked - w).detach())
+""").replace("(net(x) - x.sum(1).reshape([16, 1])).square().mean()", "net(x).square().mean() + net.extra")
+BOOKS = {"codebook": BOOK, "codebook in sight": BOOK.replace("with framework.no_grad():", "if True:")}
+BOOK_RIGHT = BOOK.replace("(picked.detach() - w).square().mean()  # CAUSE", "(picked - w.detach()).square().mean()")
 HEALTHY = {
+    "right codebook": BOOK_RIGHT,
     "right": program(LINEAR.replace("SUM", "used = w + (q - w).detach()")),
     "right in three": program(LINEAR.replace("SUM", "used = q.detach() - w.detach() + w")),
     "right one-hot": program("""
@@ -131,7 +143,7 @@ h = q + (h - q).detach() + 0.1 * h
 
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    texts = {**ZEROS, **NONE, **HEALTHY, "codes lost": CODES, "alone": ALONE}
+    texts = {**ZEROS, **NONE, **BOOKS, **HEALTHY, "codes lost": CODES, "alone": ALONE}
     unused = ", self.codes = own(6, 8), own(8, 8)"
     texts = {name: text if text.count("self.codes") > 1 else text.replace(unused, " = own(6, 8)")
              for name, text in texts.items()}  # fmt: skip
@@ -157,6 +169,12 @@ def test_what_is_rounded_gets_the_gradient(runs: dict[str, Run], name: str) -> N
 def test_what_is_picked_gets_the_gradient(runs: dict[str, Run], name: str) -> None:
     assert "gradient False" in runs[name].plain
     assert "the wrong way round" in runs[name].check_first("no-gradient")["message"]
+
+
+@each
+@pytest.mark.parametrize("name", BOOKS)
+def test_the_loss_that_leaves_out_its_codes(runs: dict[str, Run], name: str) -> None:
+    assert "detach() cuts it off" in runs[name].check_first("no-gradient")["message"]
 
 
 @each
