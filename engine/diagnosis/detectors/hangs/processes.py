@@ -22,6 +22,11 @@ class Process:
     spent: float
     waits: tuple[str, ...]
 
+    @property
+    def writes(self) -> bool:
+        """A thread of it waits for a reader of the pipe that it has filled (64 KiB): what feeds a queue does."""
+        return any("pipe_write" in each for each in self.waits)
+
 
 def processes() -> dict[int, Process] | None:
     """By pid, every process below this one, without those that have ended; None where the system does not tell."""

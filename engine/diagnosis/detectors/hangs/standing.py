@@ -119,7 +119,7 @@ class Standing(Detector):
         self._told = self.facts.tell(
             Finding(
                 0, "hang", "error" if certain else "warning", 0.95 if certain else 0.8,
-                _message(main, waited, len(others), len(below)), cause=self.facts.cause(line),
+                _message(main, waited, len(others), below), cause=self.facts.cause(line),
                 evidence=list(_evidence(main, others, below, seconds)), next=["threads"],
             )
         )  # fmt: skip
@@ -152,14 +152,24 @@ def _where(wait: Wait) -> str:
     return f"{wait.call or 'a built-in function'} at {place(wait.line)}"
 
 
-def _message(main: Wait, waited: Wait, others: int, below: int) -> str:
+def _message(main: Wait, waited: Wait, others: int, below: dict[int, Process]) -> str:
     if waited is not main:
         return (
             f"the program hangs: the main thread waits in {_where(main)}, and {waited.thread} in {_where(waited)}: "
             "neither goes on before the other does"
         )
+    if main.call.endswith(".join") and (full := [pid for pid, each in below.items() if each.writes]):
+        who = f"process {full[0]} below it waits" if len(full) == 1 else f"{len(full)} processes below it wait"
+        return (
+            f"the program hangs: it waits in {_where(main)} for the end of what still writes: {who} for somebody to "
+            "read the pipe that it fills; take what it put into its queue before it is joined"
+        )
     if below:
-        rest = "the process below it does nothing" if below == 1 else f"the {below} processes below it do nothing"
+        rest = (
+            "the process below it does nothing"
+            if len(below) == 1
+            else f"the {len(below)} processes below it do nothing"
+        )
         return f"the program hangs: it waits in {_where(main)}, and {rest}"
     if main.held:
         return f"the program hangs: it waits for a lock at {place(main.line)}, and no thread that could release it runs"
@@ -173,4 +183,5 @@ def _evidence(main: Wait, others: list[Wait], below: dict[int, Process], seconds
         if wait.line is not None:
             yield f"{wait.thread} waits in {_where(wait)}: {Facts.text_of(wait.line)}"
     for pid, each in sorted(below.items())[:6]:
-        yield f"process {pid}, below this one, waits in {each.waits[0]}"
+        writes = ", and a thread of it writes into a pipe that is full (pipe_write)" if each.writes else ""
+        yield f"process {pid}, below this one, waits in {each.waits[0]}{writes}"

@@ -215,6 +215,7 @@ def test_where_it_stands_is_told_while_it_does(framework: str, tmp_path: Path, p
         assert (found["kind"], found["cause"]["line"]) == ("hang", line_of(text, CAUSE)), (name, found)
         assert found["severity"] == ("warning" if name in OF_PROCESSES else "error"), (name, found)
         assert found["evidence"][0].endswith("nothing was computed, in this process or below it")
+        assert ("before it is joined" in found["message"]) == (name == "joined before it is read"), (name, found)
 
 
 @on_frameworks()
