@@ -203,13 +203,13 @@ def disable(debugger: Debugger, argument: str) -> CommandResult:
 
 @command("delete", group="breakpoints", args="[N…]", completes="breakpoint")
 def delete(debugger: Debugger, argument: str) -> CommandResult:
-    """Delete breakpoints, by default all."""
+    """Delete breakpoints, by default all; what they were is said, to be set again."""
     numbers = numbers_of(argument, "delete 1") if argument else [row.id for row in debugger.settings.breakpoints]
-    for number in numbers:
-        debugger.settings.breakpoint(number)
+    rows = [debugger.settings.breakpoint(number) for number in numbers]
     for number in numbers:
         debugger.settings.remove_breakpoint(number)
-    return CommandResult(f"deleted: {', '.join(map(str, numbers)) or 'no breakpoint is set'}", numbers)
+    what = ", ".join(f"{row.id} ({row.line_text})" for row in rows)
+    return CommandResult(f"deleted: {what or 'no breakpoint is set'}", numbers)
 
 
 @command("commands", group="breakpoints", args="[N] [CMD; CMD…]", completes="breakpoint")

@@ -37,6 +37,12 @@ class Breakpoint:
     met: bool | None = None  # some node was at its place; None: compared with no whole backward yet
 
     @property
+    def line_text(self) -> str:
+        """The command that sets it again."""
+        word = "trace" if self.trace else "tbreak" if self.temporary else "break"
+        return f"{word} {self.spec}" + (f" if {self.condition}" if self.condition else "")
+
+    @property
     def unmatched_text(self) -> str:
         """Said after the first backward that it was compared with."""
         what = "Tracepoint" if self.trace else "Breakpoint"

@@ -235,9 +235,9 @@ def test_conditions_counts_and_switches(watched: Make) -> None:
     assert protocol.SetExceptionBreakpoints([]) in agent.requests
     table = one.run("i br")
     assert [row["id"] for row in table.value] == [1, 2, 3] and "index > 2" in table.text and "trace" in table.text
-    one.run("delete 2")
+    assert one.run("delete 2").text == "deleted: 2 (tbreak Relu)"
     assert [b.id for b in agent.breakpoints] == [1, 3]
-    one.run("delete")
+    assert one.run("delete").text == "deleted: 1 (break Sum if index > 2), 3 (trace Mm)"
     assert agent.breakpoints == []
 
 
