@@ -27,8 +27,9 @@ from adbg.engine.protocol import codec as wire
 LIMIT = 4096  # messages waiting; at 300 bytes each about 1 MB
 PAUSE = 0.05  # seconds: within that, the batches of ``send_later`` beyond the first BURST wait and go together
 BURST = 8  # so that few calls are told as they are made
-AT_ONCE = 16_384  # bytes: a Unix socket takes so many whole or not at all
+AT_ONCE = 16_384  # bytes
 NAP, SPARED = 0.0005, 0.2  # seconds
+_AT_ONCE = int(socket.MSG_NOSIGNAL) | int(socket.MSG_DONTWAIT)  # of enumerations the | is a Python function
 
 Message = dict[str, Any]
 Later = Callable[[], list[Message]]
@@ -62,6 +63,8 @@ class Connection:
         self._window, self._batches = 0.0, 0  # begin of the current PAUSE, and batches of ``send_later`` in it
         self._busy = False  # the writer is in a send
         self._spared = SPARED
+        self._pushing = False  # ``send_now`` runs
+        self._whole = self._sock.family == socket.AF_UNIX  # it takes AT_ONCE bytes whole or not at all
         self._closing = False
         self._last = False  # the next message is the last one
         self._gone = False
@@ -112,28 +115,33 @@ class Connection:
     def send_now(self) -> None:
         """Send on this thread what waits, within ``in_order`` and behind ``await_writer``; never waits. For what a
         process did last before it is killed (a pool's workers): on a busy machine the writer comes too late for it, 1
-        time in 10 with two processes beside."""
-        if self._busy or self._gone or self._closing:
+        time in 10 with two processes beside. What a signal handler sends meanwhile comes behind it."""
+        if self._busy or self._pushing or self._gone or self._closing or not self._whole:
             return
+        self._pushing = True
         try:
-            # Emptied behind the send: an interrupt in between makes somebody hear it twice, and loses nothing.
-            data = b"".join(m if isinstance(m, bytes) else _encode(m) for m in self._queue)
-            if not 0 < len(data) <= AT_ONCE:
-                return
-            self._own.check()
-            sent = self._sock.send(data, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
-            self._queue.clear()
-            if sent < len(data):
-                self._queue.append(data[sent:])
+            # Taken out behind the send: an interrupt has somebody hear it twice, and loses nothing.
+            batch = list(self._queue)
+            data = b"".join([m if isinstance(m, bytes) else _encode(m) for m in batch])
+            if 0 < len(data) <= AT_ONCE:
+                self._own.check()
+                self._sock.send(data, _AT_ONCE)
+                for _ in batch:
+                    self._queue.popleft()
         except own(OSError, ValueError):
-            self._wake.notify()  # the writer finds the connection gone, or the socket full
+            pass  # the socket is full, or gone: the writer finds out
+        finally:
+            self._pushing = False
+        if self._queue:
+            self._wake.notify()
 
     def await_writer(self) -> None:
         """Wait until the writer has nothing in hand, SPARED seconds in the life of the connection at most. Sleeps: what
         interrupts it leaves no lock behind."""
         while self._busy and not self._gone and self._spared > 0:
-            self._spared -= NAP
+            begin = time.monotonic()
             time.sleep(NAP)
+            self._spared -= time.monotonic() - begin
 
     def flush(self, timeout: float) -> bool:
         """Wait until all is sent; False when it is not within ``timeout`` seconds or the client disconnected."""

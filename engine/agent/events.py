@@ -86,10 +86,15 @@ class Events(Observer):
 
     def _gathered(self) -> Callable[[], Sequence[Any]]:
         """What takes the events that wait, in the order in which the front end is to hear of them (``in_order``)."""
-        for gather in self._gather:
-            gather()
+        self._queued()
         meanwhile = list(self._ran_meanwhile())
         return lambda: [*self._queue.take(), *meanwhile]
+
+    def _queued(self) -> Callable[[], Sequence[Any]]:
+        """The same without nodes that ran meanwhile, which one thread at a time may look for: the writer."""
+        for gather in self._gather:
+            gather()
+        return self._queue.take
 
     def _ran_meanwhile(self) -> Iterator[p.NodesRan]:
         """What ran in calls that were looked at and went on, four times a second while they run; the last node alone
@@ -197,7 +202,7 @@ class Events(Observer):
     def flush(self, now: bool = False) -> None:
         """Hand on what waits for the next batch: something comes that must be told after it. ``now``: and send it,
         under one lock, so that the writer does not take it and then has to wait for its turn."""
-        take = self._gathered()
+        take = self._gathered() if not now else self._queued()
         connection = self._client.connection
         if connection is None:
             take()
