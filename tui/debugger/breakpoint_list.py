@@ -38,7 +38,7 @@ class Breakpoint:
 
     @property
     def line_text(self) -> str:
-        """The command that sets it again."""
+        """The command that sets it again, but for what it runs, how often it is ignored and whether it is enabled."""
         word = "trace" if self.trace else "tbreak" if self.temporary else "break"
         return f"{word} {self.spec}" + (f" if {self.condition}" if self.condition else "")
 

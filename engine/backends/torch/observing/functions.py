@@ -20,6 +20,7 @@ from adbg.engine.backends.common.user_files import FrameFilter
 from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch.observing.random_numbers import random_kept, seed_all
 from adbg.engine.backends.torch.observing.stand_ins import TorchStandIns
+from adbg.engine.outside import suppress
 
 _Function: Any = torch.autograd.Function
 _deterministic: Any = torch.utils.deterministic
@@ -223,7 +224,9 @@ def _memory_of(value: float) -> contextlib.AbstractContextManager[Any]:
             before = args[0].numel() if func is aten.resize_.default else 0
             made = func(*args, **(kwargs or {}))
             if func in fresh and made.is_floating_point():
-                (made.view(-1)[before:] if before else made).fill_(value)
+                with suppress(RuntimeError):  # a layout without elements of its own
+                    filled = made.as_strided((made.numel(),), (1,), made.storage_offset())[before:] if before else made
+                    filled.fill_(value)
             return made
 
     return Filled()  # type: ignore[no-untyped-call]

@@ -191,9 +191,11 @@ def named_in(expression: ast.expr) -> set[str]:
     return {each.id for each in ast.walk(expression) if isinstance(each, ast.Name)}
 
 
-def makes_of_itself(line: SourceLine, name: str) -> bool:
-    """Whether the statement there gives a variable a new value that is computed of the old one."""
-    if not name or name not in assigned_on(line.file, line.line):
+def makes_of_itself(line: SourceLine, made: SourceLine, name: str) -> bool:
+    """Whether the statement there, and not that of ``made``, gives the same variable a new value that is computed of
+    the old one: an attribute, or a variable of the same function."""
+    same = line.file == made.file and ("." in name or line.function == made.function)
+    if not name or line == made or not same or name not in assigned_on(line.file, line.line):
         return False
     here = [
         node for node in in_order(scope_at(line.file, line.line))

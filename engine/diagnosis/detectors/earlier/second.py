@@ -148,7 +148,7 @@ class SecondBackward(Joining):
                     f"iteration, which the backward at {place(call.location)} has freed: use {inner}.detach() at "
                     f"{place(use)}"
                 ), evidence  # fmt: skip
-            again = next((each for each in used if line != each and makes_of_itself(each, name)), None)
+            again = next((each for each in used if line is not None and makes_of_itself(each, line, name)), None)
             if again is not None:  # line made the first one: with that detached, the next one would join them
                 return again, (
                     f"{what}, which {place(again)} makes of itself in each iteration, still belongs to the graph of an "

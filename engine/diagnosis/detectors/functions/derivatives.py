@@ -12,6 +12,7 @@ from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.functions.effects import has_effects, plain_code
 from adbg.engine.diagnosis.detectors.functions.orders import exchanged, returned_at, unpacked_at
 from adbg.engine.diagnosis.detectors.functions.surrogates import rounds, surrogate
+from adbg.engine.diagnosis.detectors.numbers import values
 from adbg.engine.diagnosis.detectors.numbers.own_backward import unwritten
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.diagnosis.source import function_named, line_of_result, parameters_of
@@ -23,6 +24,7 @@ from adbg.engine.types import SourceLine
 
 _SAMPLES = 3  # calls of one function that are checked
 _FUNCTIONS = 50
+_GIVEN = 10  # calls of a backward whose gradient is looked at
 
 
 def result_line(function: type, place: int, method: str = "backward", factor: bool = False) -> SourceLine | None:
@@ -55,6 +57,7 @@ class _Seen:
         self.probe: Any = None
         self.missing: set[int] = set()
         self.checked = False
+        self.backwards = 0
         self.given: float | None = None  # to its backward: the gradient of a single number, where that is not 1
 
 
@@ -76,7 +79,8 @@ class WrongDerivative(Detector):
     Functions that do more than compute, or call what may (print, log, write to what their calls share, call a method of
     an object that others have), are not run again. Random numbers of the framework, of Python and of NumPy are as if
     nothing had been run.
-    Cost: copies of the arguments of the first three calls of each function; the check runs when the program ends, or
+    Cost: copies of the arguments of the first three calls of each function, and the number that its backward is given
+    in the first ten where that is a single one; the check runs when the program ends, or
     at a stop where it is asked for. Of more than 200,000 elements it is only looked whether all memory is written to,
     up to 4 million elements in all.
     """
@@ -121,12 +125,16 @@ class WrongDerivative(Detector):
                 seen.samples.append(sample)
 
     def _note_given(self, call: FunctionCall) -> None:
+        """To a backward, in its first calls: one that is given more than a single number is told of in any case."""
         seen, backend = self._seen.get(call.function), self.facts.backend
-        given = [each for each in call.arguments if backend.is_tensor(each)]
-        if seen is None or seen.given is not None or len(given) != 1 or math.prod(self.facts.shape(given[0])) != 1:
+        if seen is None or seen.backwards >= _GIVEN:
             return
-        norm = backend.norm(given[0])
-        seen.given = norm if norm != 1.0 else None
+        seen.backwards += 1
+        given = [each for each in call.arguments if backend.is_tensor(each)]
+        if len(given) == 1 and math.prod(self.facts.shape(given[0])) == 1:
+            read = values.numbers(backend, given[0])
+            if read is not None and math.isfinite(read.flat[0]) and read.flat[0] != 1.0:
+                seen.given = read.flat[0]
 
     def at_stop(self, point: PausedPoint) -> None:
         self.end()

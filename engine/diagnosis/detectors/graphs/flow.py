@@ -146,7 +146,7 @@ class Flow:
             lost = gradients & ~reaching
             cut = 1 << self._at(self._cut_at, self.cuts, Cut(name, lines, self._why(call, result)), lost) if lost else 0
             every = cuts | cut
-            counted = every if _is_whole(result) else cuts & ~direct
+            counted = every if "int" in str(result.dtype) else cuts & ~direct  # no mask: that is a gate of values
             self._set(result, Known(weakref.ref(result), values, reaching, every, rounds | turn, line, name, counted))
 
     def _why(self, call: OperatorCall, result: Any) -> str:
@@ -174,11 +174,12 @@ class Flow:
         if known is None:
             return 0, 0, 0, 0, 0
         if wants and not known.gradients:  # a custom function: what its forward did is no cut
-            known.gradients, known.cuts = known.values, 0
+            known.gradients, known.cuts, known.counted = known.values, 0, 0
         elif not wants and known.gradients:
             was, known.gradients = known.gradients, 0
             told = Cut(known.name, call.lines, "it was told to carry no gradient", 0, known.line)
-            known.cuts |= 1 << self._at(self._cut_at, self.cuts, told, was)
+            cut = 1 << self._at(self._cut_at, self.cuts, told, was)
+            known.cuts, known.counted = known.cuts | cut, known.counted & ~cut
         return known.values, known.gradients, known.cuts, known.rounds, known.cuts & ~known.counted
 
     def _set(self, value: Any, known: Known) -> None:
@@ -220,14 +221,9 @@ def _why(call: OperatorCall, result: Any) -> str:
     if name in ("tensor", "as_tensor", "asarray", "to_tensor", "new_tensor"):
         return "a new tensor is made of its values"
     kind = str(result.dtype)
-    if _is_whole(result):
+    if "int" in kind or "bool" in kind:
         return f"its result is {kind.rpartition('.')[2]}, which carries no gradient"
     return "its result carries no gradient"
-
-
-def _is_whole(value: Any) -> bool:
-    kind = str(value.dtype)
-    return "int" in kind or "bool" in kind
 
 
 def bits_of(bits: int) -> Iterator[int]:

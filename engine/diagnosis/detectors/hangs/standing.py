@@ -158,7 +158,11 @@ def _message(main: Wait, waited: Wait, others: int, below: dict[int, Process]) -
             f"the program hangs: the main thread waits in {_where(main)}, and {waited.thread} in {_where(waited)}: "
             "neither goes on before the other does"
         )
-    if main.call.endswith(".join") and (full := [pid for pid, each in below.items() if each.writes]):
+    if (
+        main.kind == "process"
+        and main.call.endswith(".join")
+        and (full := [pid for pid, each in below.items() if each.writes])
+    ):
         who = f"process {full[0]} below it waits" if len(full) == 1 else f"{len(full)} processes below it wait"
         return (
             f"the program hangs: it waits in {_where(main)} for the end of what still writes: {who} for somebody to "

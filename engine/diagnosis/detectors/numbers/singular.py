@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from adbg.engine.diagnosis.detectors.numbers.values import LARGEST, WORDS, plain
+from adbg.engine.protocol.messages import Finding
 
 _ALIASES = {
     "truedivide": "div", "divide": "div", "truediv": "div", "rtruediv": "div", "floordivide": "div", "rdiv": "div",
@@ -31,6 +32,12 @@ def outgrew(text: str) -> bool:
     """Whether that says of finite numbers that they grew beyond a range, which is no matter of float16, of a derivative
     at an edge, or of zeros."""
     return any(f"is beyond the largest {word}," in text for word in _WIDE) or "diverges until numbers overflow" in text
+
+
+def outgrown(finding: Finding) -> bool:
+    """Whether it tells of weights or numbers that outgrew their range, and nothing was found yet that led to it."""
+    grown = finding.kind == "large-update" or (finding.kind == "nonfinite" and outgrew(finding.message))
+    return grown and finding.victim_of is None and finding.severity != "note"
 
 
 _WIDE = WORDS["f32"], WORDS["f64"], WORDS["bf16"]

@@ -9,7 +9,7 @@ from typing import Any
 from adbg.engine.backends.base import Need, OperatorCall
 from adbg.engine.diagnosis.detector import Detector, detector
 from adbg.engine.diagnosis.detectors.numbers import values
-from adbg.engine.diagnosis.detectors.numbers.singular import outgrew, plain_name
+from adbg.engine.diagnosis.detectors.numbers.singular import outgrown, plain_name
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.diagnosis.ledger import Ledger
 from adbg.engine.protocol.messages import Finding
@@ -17,18 +17,20 @@ from adbg.engine.session.running_call import Running
 from adbg.engine.session.stop_point import PausedPoint
 from adbg.engine.types import SourceLine
 
-_LAYERS = frozenset({"linear", "matmul", "mm", "addmm", "conv1d", "conv2d", "conv3d", "lstm", "gru", "rnn"})
+_LAYERS = frozenset({"mm", "conv1d", "conv2d", "conv3d", "lstm", "gru", "rnntanh", "rnnrelu", "rnn"})
 _LARGE = 50.0  # root mean square; of standardized values it is 1, of pixels up to 255 about 130
 _HUGE = 1000.0  # no layer's usual initialisation makes anything reasonable of that
 _RATE = 0.1  # above it a rate is large by itself
 _STEEP = 10.0  # rate times mean square: above 2 a step of plain descent overshoots, with a curvature of 1
+_PLAIN = frozenset({"SGD", "Momentum", "NAG"})  # a step of any other is about its rate, whatever the gradient is
 _JUMP = 1e4  # times the first loss, within so many iterations
 _EARLY = 20
 _LOOKS = 3  # at each layer's line
 _MADE = 400  # results that are looked at for where large numbers come from
-_FOLLOW = frozenset({"large-update", "nonfinite", "dead-units", "exploding", "saturated-units", "zero-gradient"})
+_FOLLOW = frozenset({"large-update", "nonfinite", "dead-units", "saturated-units", "exploding"})
 _COLUMNS = 256
-_ELEMENTS = 1 << 17
+_ELEMENTS = 1 << 17  # of an input whose columns are looked at
+_MOST = 1 << 22  # of a tensor whose norm is taken
 
 
 @dataclass(slots=True)
@@ -48,13 +50,15 @@ class UnscaledInput(Detector):
     """Inputs so large that training diverges at a usual learning rate: the gradient of a weight is as many times larger
     as the column that it reads, and a step changes what the layer gives by the square of it.
 
-    Evidence: the root mean square of what the first layer was given, by column, where the loss jumped within the first
-    iterations, the weights outgrew themselves or the forward overflowed; the line that made numbers of that size of
-    smaller ones, or of none. What is not finite, and units that die, follow from it.
+    Evidence: the root mean square of what the first layer was given, by column, where the loss of one line jumped
+    within the first iterations, the weights outgrew themselves or the forward overflowed; the line that made numbers of
+    that size of smaller ones, or of none. What is not finite, and units that die, follow from it where one model is
+    trained.
     Mistaken for: a learning rate that is too large by itself (above 0.1, or small inputs: not told; "large-update" is).
-    Inputs that the model divides or normalizes before its first layer are not what that layer is given.
-    Cost: one norm of the loss in each of the first 20 iterations and of each float tensor that is made without a graph
-    in sampled ones, of 400 at most, and the columns of what a layer is given three times.
+    Inputs that the model divides or normalizes before its first layer are not what that layer is given. Steps of Adam
+    and its like do not grow with the gradient: there it takes inputs as many times larger.
+    Cost: one norm of the loss in each of the first 20 iterations, and of each float tensor that is made without a graph
+    in sampled ones, of 400 at most and up to 4 million elements; the columns of what a layer is given three times.
     """
 
     sampled = Need.OPERATORS
@@ -64,39 +68,47 @@ class UnscaledInput(Detector):
         self._inputs: dict[SourceLine, _Input] = {}
         self._made: list[tuple[SourceLine, float, bool]] = []  # line, root mean square, of no other tensor
         self._left = _MADE
-        self._losses: list[float] = []
-        self._told = 0
+        self._losses: dict[SourceLine, list[float]] = {}  # by the line of their backward
+        self._told = self._told_at = 0
 
     def applied(self) -> bool:
         return bool(self._inputs)
 
     def backward_begin(self, running: Running) -> None:
-        if running.call.depth == 0 and len(self._losses) < _EARLY and not self._told:
-            roots = running.call.root_values()
-            self._losses.append(self.facts.backend.norm(roots[0]) if len(roots) == 1 else math.nan)
+        call = running.call
+        if self._told or call.depth or call.entry != "backward" or call.location is None:
+            return
+        losses = self._losses.setdefault(call.location, []) if len(self._losses) < _EARLY else []
+        roots = call.root_values() if len(losses) < _EARLY else ()
+        if len(roots) == 1 and not math.prod(self.facts.shape(roots[0])) > 1:
+            losses.append(self.facts.backend.norm(roots[0]))
 
     def operator(self, call: OperatorCall) -> None:
         if call.in_backward or call.error is not None or not call.lines or self._told:
             return
         if self._left > 0:
             self._note_made(call)
-        if plain_name(call.name) in _LAYERS and len(call.operands) > 1:
+        if plain_name(call.name) in _LAYERS:
             self._note_input(call)
 
     def _note_made(self, call: OperatorCall) -> None:
         for result in call.results[:2]:
-            if result.requires_grad or not self._is_float(result):
+            if result.requires_grad or not self._is_readable(result):
                 continue
             self._left -= 1
-            size = self._size(result)
-            given = [self._size(each) for each in call.operands if self._is_float(each)]
-            if _LARGE <= size < math.inf and 10 * max(given, default=0.0) < size:
-                self._made.append((call.lines[0], size, not given))
+            if not _LARGE <= (size := self._size(result)) < math.inf:
+                continue
+            given = [each for each in call.operands if all(each is not one for one in call.results)]
+            readable = [self._size(each) for each in given if self._is_readable(each)]
+            if len(readable) == len(given) and 10 * max(readable, default=0.0) < size:
+                self._made.append((call.lines[0], size, not call.operands))
 
     def _note_input(self, call: OperatorCall) -> None:
-        value, weight = call.operands[:2]
+        """Of a layer whose weights learn, and what it multiplies them with has no graph."""
         backend = self.facts.backend
-        if backend.has_graph(value) or value.requires_grad or not self._is_float(value) or not weight.requires_grad:
+        taken = [each for each in call.operands if not each.requires_grad and not backend.has_graph(each)]
+        value = next((each for each in taken if len(self.facts.shape(each)) > 1 and self._is_readable(each)), None)
+        if value is None or not any(each.requires_grad and not backend.has_graph(each) for each in call.operands):
             return
         known = self._inputs.get(call.lines[0])
         if known is None:
@@ -105,7 +117,7 @@ class UnscaledInput(Detector):
         if known.looks > _LOOKS:
             return
         size, column, usual = self._largest(value)
-        if size > known.size:
+        if known.size < size < math.inf:
             known.size, known.column, known.usual = size, column, usual
             known.shape = list(self.facts.shape(value))
 
@@ -125,8 +137,9 @@ class UnscaledInput(Detector):
     def _size(self, value: Any) -> float:
         return self.facts.backend.norm(value) / math.sqrt(max(1, math.prod(self.facts.shape(value))))
 
-    def _is_float(self, value: Any) -> bool:
-        return self.facts.backend.meta(value).dtype in values.WORDS
+    def _is_readable(self, value: Any) -> bool:
+        meta = self.facts.backend.meta(value)
+        return meta.dtype in values.WORDS and 0 < meta.numel <= _MOST
 
     # ---- telling
 
@@ -137,53 +150,64 @@ class UnscaledInput(Detector):
         self._judge()
 
     def end(self) -> None:
-        self._judge()
+        self._judge(over=True)
 
-    def _judge(self) -> None:
+    def _judge(self, over: bool = False) -> None:
         if self._told:
-            self._fold()
+            if over or self.facts.iteration <= self._told_at + _EARLY:
+                self._fold()
             return
-        if not self._inputs:
+        optimizers = [each for each in Ledger.of(self.facts).optimizers.values() if each.rates]
+        if not self._inputs or not optimizers:
             return
         given = max(self._inputs.values(), key=lambda each: each.size)
-        rates = [each.rates[-1][1] for each in Ledger.of(self.facts).optimizers.values() if each.rates]
-        rate = max(rates, default=0.0)
-        if not (_LARGE <= given.size < math.inf and 0 < rate <= _RATE and rate * given.size**2 > _STEEP):
+        rate, by_size = max((each.rates[-1][1], each.kind in _PLAIN) for each in optimizers)
+        change = rate * given.size ** (2 if by_size else 1)  # of what the layer gives, by one step
+        if not (_LARGE <= given.size < math.inf and 0 < rate <= _RATE and change > _STEEP):
             return
-        grown = [each for each in self.facts.findings.values() if _outgrown(each)]
+        grown = [each for each in self.facts.findings.values() if outgrown(each)]
         jumped = self._jumped()
         if jumped or any(each.kind == "large-update" for each in grown) or (grown and given.size >= _HUGE):
-            self._told = self._tell(given, rate, jumped)
+            self._told, self._told_at = self._tell(given, rate, change, by_size, jumped), self.facts.iteration
             self._fold()
 
     def _fold(self) -> None:
-        """What came of the first steps, whenever it is told."""
+        """What came of the first steps, whenever it is told. Of several models, what says so of itself."""
+        alone = len(Ledger.of(self.facts).optimizers) == 1
         for each in list(self.facts.findings.values()):
-            if each.kind in _FOLLOW and each.victim_of is None and each.severity != "note":
+            follows = alone and each.kind in _FOLLOW and each.victim_of is None and each.severity != "note"
+            if follows or outgrown(each):
                 self.facts.tell(replace(each, victim_of=self._told))
 
     def _jumped(self) -> str:
-        """What the loss did in the first iterations, where it grew beyond reason."""
-        first, *later = self._losses or [math.nan]
-        for at, loss in enumerate(later, 2):
-            if not loss <= _JUMP * first and math.isfinite(first):
-                return f"the loss went from {first:.3g} in iteration 1 to {loss:.3g} in iteration {at}"
+        """What a loss did in the first iterations, where it grew beyond reason and stayed there."""
+        for first, *later in filter(None, self._losses.values()):
+            if not 0 < first < math.inf:
+                continue
+            beyond = [not loss <= _JUMP * first for loss in later]
+            for at, loss in enumerate(later):
+                if all(beyond[at : at + 2]) and at + 1 < len(later) and math.isfinite(loss):
+                    return f"the loss went from {first:.3g} in iteration 1 to {loss:.3g} in iteration {at + 2}"
         return ""
 
-    def _tell(self, given: _Input, rate: float, jumped: str) -> int:
+    def _tell(self, given: _Input, rate: float, change: float, by_size: bool, jumped: str) -> int:
         where = f"column {given.column} of what" if given.column is not None else "what"
         made = self._made_at(given.size)
+        middle = f", the columns in the middle {given.usual:.3g}" if given.column is not None else ""
+        if by_size:
+            step = (
+                f"rate times mean square: {change:.3g}; plain descent overshoots above 2, where the loss curves by 1: "
+                "both the gradient of a weight and what the weight does grow with what it reads"
+            )
+        else:
+            step = f"rate times size: {change:.3g}, by which one step changes what the layer gives"
         evidence = [
+            *([jumped] if jumped else []),
             f"{where} `{self.facts.text_of(given.line)}` was given {given.shape} has a root mean square of "
-            f"{given.size:.3g}"
-            + (f", the columns in the middle {given.usual:.3g}" if given.column is not None else ""),
-            f"the gradient of the weights that read it is as many times larger, what a step at learning rate {rate:g} "
-            f"changes by that much again: {rate * given.size**2:.3g} in all, where 2 is the limit of plain descent",
+            f"{given.size:.3g}{middle}",
+            step,
+            *([f"numbers of that size are made by `{self.facts.text_of(made)}`"] if made is not None else []),
         ]
-        if jumped:
-            evidence.insert(0, jumped)
-        if made is not None:
-            evidence.append(f"numbers of that size are made by `{self.facts.text_of(made)}`")
         return self.facts.tell(
             Finding(
                 0, "unscaled-input", "error", 0.85,
@@ -205,10 +229,5 @@ class UnscaledInput(Detector):
         return min(near, key=lambda each: each[0])[1] if near else None
 
 
-def _outgrown(finding: Finding) -> bool:
-    grown = finding.kind == "large-update" or (finding.kind == "nonfinite" and outgrew(finding.message))
-    return grown and finding.victim_of is None and finding.severity != "note"
-
-
 def _root_mean_square(column: Any) -> float:
-    return math.sqrt(math.fsum(each * each for each in column) / max(1, len(column)))
+    return math.sqrt(sum(each * each for each in column) / max(1, len(column)))

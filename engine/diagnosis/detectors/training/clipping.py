@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from adbg.engine.diagnosis.detector import OptimizerEvent, detector
-from adbg.engine.diagnosis.detectors.numbers.singular import outgrew
+from adbg.engine.diagnosis.detectors.numbers.singular import outgrown
 from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, gradient_commands
 from adbg.engine.diagnosis.detectors.training.source import place
 from adbg.engine.diagnosis.ledger import Optimizer
@@ -157,8 +157,7 @@ class Clipping(LoopDetector):
         """What the unclipped gradients led to: the weights, and then the numbers that are computed of them, outgrew
         their range."""
         for each in list(self.facts.findings.values()):
-            grown = each.kind == "large-update" or (each.kind == "nonfinite" and outgrew(each.message))
-            if grown and each.victim_of is None and each.severity != "note":
+            if outgrown(each):
                 self.facts.tell(replace(each, victim_of=told))
 
     def _gave(self) -> bool:

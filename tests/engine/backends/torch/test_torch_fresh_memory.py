@@ -22,6 +22,7 @@ WAYS: dict[str, Callable[..., Any]] = {
     "new_empty": lambda *size: torch.ones(1).new_empty(size),
     "torch.Tensor": torch.Tensor,
     "resize_": lambda *size: torch.ones(0).resize_(size),
+    "last": lambda *size: torch.ones(0).resize_(1, *size, 1, memory_format=torch.channels_last).view(size),
     "half": lambda *size: torch.empty(size, dtype=torch.half),
 }
 

@@ -198,13 +198,35 @@ CLIPPED = {  # no statistic is needed of what stands alone, nor of what is clipp
     "returns": WATCHED.replace("append(size)", "append(size)\n        return grad"),
 }
 
+# A second loss that is handed through beside what it belongs to, and gets its 1 whatever becomes of that.
+BESIDE = """
+class Beside(Function):
+    @staticmethod
+    def forward(ctx, x, loss):
+        ctx.save_for_backward(loss)
+        return x * 1
+    @staticmethod
+    def backward(ctx, grad):
+        loss, = kept(ctx)
+        return grad, full(loss, 1.0)
+net = nn.Linear(4, 4)
+opt = sgd(net)
+for _ in range(3):
+    h = net(noise(8, 4))
+    loss = Beside.apply(h, 0.01 * h.square().mean()).square().mean()
+    loss.backward()
+    opt.step()
+    opt.CLEAR()
+"""
+NEGATIVE = WEIGHTED.replace("0.1 * loss", "-loss")
 BUGGY = {
     "recompute-differs": DRAWN, "wrong-derivative": SLIP, "wrong-derivative, unused": UNUSED,
     "wrong-derivative, unused weight": WEIGHTED,
+    "wrong-derivative, unused sign": NEGATIVE,
     "wrong-derivative, unused by spikes": UNUSED_SPIKES, "backward-error": FAILED, "backward-error, own": SLIPPED,
 }  # fmt: skip
 MEANT = {"guided": GUIDED, "named": NAMED, "settled": SETTLED}
-NOTED = {"loss": LOSS}
+NOTED = {"loss": LOSS, "beside": BESIDE}
 HEALTHY = {"statistics": CHECKPOINT.replace("GAIN", "2"), "alarm": ALARM, "left": LEFT}
 WORDS = {
     "torch": {"BATCH": "BatchNorm1d", "LIST": "ModuleList", "ACT": "ReLU(inplace=True)", "CLEAR": "zero_grad",
@@ -247,7 +269,8 @@ def test_an_approximation_that_says_so_is_a_warning(runs: dict[str, Run]) -> Non
 
 @each
 def test_a_loss_that_is_not_multiplied_is_a_note(runs: dict[str, Run]) -> None:
-    runs["loss"].check_healthy("wrong-derivative")
+    for name in NOTED:
+        runs[name].check_healthy("wrong-derivative")
 
 
 @each

@@ -45,6 +45,21 @@ for _ in range(4):
     loss.backward()
     net.clear_gradients()
 """
+# Made before the loop; the function that it is handed to calls something of its own by the same name.
+NAMESAKE = """
+class Cell(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.begin, self.turn = nn.Linear(3, 4), nn.Linear(4, 4)
+    def forward(self, h):
+        h = paddle.tanh(self.turn(h))
+        return h
+cell = Cell()
+h = paddle.tanh(cell.begin(paddle.randn([2, 3])))  # CAUSE
+for _ in range(4):
+    cell(h).pow(2).mean().backward()
+    cell.clear_gradients()
+"""
 SUMMED = """
 total = 0
 for _ in range(4):
@@ -344,7 +359,7 @@ for epoch in range(2):
 
 
 CASES: list[tuple[str, str]] = [
-    ("second-backward", HIDDEN), ("second-backward", SUMMED), ("second-backward", MOVED),
+    ("second-backward", HIDDEN), ("second-backward", SUMMED), ("second-backward", MOVED), ("second-backward", NAMESAKE),
     ("second-backward", ADVERSARIAL),
     ("second-backward", TABLE), ("second-backward", ARGUMENTS), ("second-backward", SAVING),
     ("second-backward", PROPERTY), ("second-backward", HEADS), ("second-backward", RUN_BY),

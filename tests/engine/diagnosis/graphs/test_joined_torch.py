@@ -60,6 +60,21 @@ for _ in range(4):
     loss.backward()
     net.zero_grad()
 """
+# Made before the loop; the function that it is handed to calls something of its own by the same name.
+NAMESAKE = """
+class Cell(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.begin, self.turn = nn.Linear(3, 4), nn.Linear(4, 4)
+    def forward(self, h):
+        h = torch.tanh(self.turn(h))
+        return h
+cell = Cell()
+h = torch.tanh(cell.begin(torch.randn(2, 3)))  # CAUSE
+for _ in range(4):
+    cell(h).pow(2).mean().backward()
+    cell.zero_grad()
+"""
 SUMMED = """
 net = nn.Linear(3, 4); opt = torch.optim.SGD(net.parameters(), 0.1)
 total = 0
@@ -374,16 +389,14 @@ for epoch in range(2):
 
 
 CASES: list[tuple[str, str]] = [
-    ("second-backward", HIDDEN), ("second-backward", STORED), ("second-backward", SUMMED), ("second-backward", MOVED),
-    ("second-backward", ONCE),
+    ("second-backward", HIDDEN), ("second-backward", STORED), ("second-backward", SUMMED),
+    ("second-backward", MOVED), ("second-backward", NAMESAKE), ("second-backward", ONCE),
     ("second-backward", PROPERTY), ("second-backward", TABLE), ("second-backward", HANDED),
-    ("second-backward", ARGUMENTS), ("second-backward", SAVING),
-    ("second-backward", ADVERSARIAL), ("second-backward", SHARED),
-    ("second-backward", HEADS), ("second-backward", RUN_BY), ("second-backward", ACCUMULATED),
-    ("second-backward", ONCE_FOR_ALL),
-    ("graph-grows", GROWS), ("graph-grows", GROWS_AVERAGE), ("graph-grows", GROWS_QUEUE),
-    ("graph-kept", APPENDED), ("graph-kept", ADDED), ("graph-kept", CACHED),
-    ("graph-kept", EMPTIED),
+    ("second-backward", ARGUMENTS), ("second-backward", SAVING), ("second-backward", ADVERSARIAL),
+    ("second-backward", SHARED), ("second-backward", HEADS), ("second-backward", RUN_BY),
+    ("second-backward", ACCUMULATED), ("second-backward", ONCE_FOR_ALL), ("graph-grows", GROWS),
+    ("graph-grows", GROWS_AVERAGE), ("graph-grows", GROWS_QUEUE), ("graph-kept", APPENDED), ("graph-kept", ADDED),
+    ("graph-kept", CACHED), ("graph-kept", EMPTIED),
 ]  # fmt: skip
 
 PROGRAMS = numbered(CASES) | {"used later": USED_LATER}

@@ -22,7 +22,9 @@ def concat(parts):
     return torch.cat(parts, 1)
 def sgd(net, rate):
     return torch.optim.SGD(net.parameters(), lr=rate, momentum=0.9), "zero_grad"
-BatchNorm, exp = nn.BatchNorm1d, torch.exp
+BatchNorm, exp, autograd = nn.BatchNorm1d, torch.exp, torch.autograd
+def adam(net, rate):
+    return torch.optim.Adam(net.parameters(), rate), "zero_grad"
 """,
     "paddle": """
 import numpy as np
@@ -38,7 +40,9 @@ def concat(parts):
     return paddle.concat(parts, 1)
 def sgd(net, rate):
     return paddle.optimizer.Momentum(rate, parameters=net.parameters()), "clear_grad"
-BatchNorm, exp = nn.BatchNorm1D, paddle.exp
+BatchNorm, exp, autograd = nn.BatchNorm1D, paddle.exp, paddle.autograd
+def adam(net, rate):
+    return paddle.optimizer.Adam(rate, parameters=net.parameters()), "clear_grad"
 """,
 }
 TRAIN = """
@@ -90,13 +94,48 @@ RIGHT = {
     ),
     "slow": program(PIXELS.replace("# CAUSE", ""), rate="1e-7"),
 }
+# Two losses in turn, or both at once, one of which begins at 0; another model, which takes log(0) in its first step.
+TURNS = """
+x = uniform(256, 3) * 255
+y = x[:, :1] / 255
+net = nn.Sequential(nn.Linear(3, 16), BatchNorm(16), nn.ReLU(), nn.Linear(16, 1))
+optimizer, clear = adam(net, 1e-3)
+for step in range(30):
+    at = step * 32 % 256
+    out = net(x[at : at + 32])
+    first, second = (out - y[at : at + 32]).square().mean(), out.square().mean() * step
+    getattr(optimizer, clear)()
+    if step % 2:
+        autograd.backward([first, second])
+    else:
+        second.backward(retain_graph=True)
+        first.backward()
+    optimizer.step()
+"""
+IN_PLACE = program(PIXELS.replace("uniform(256, 3) * 255  # CAUSE", "uniform(256, 3)\nx *= 255  # CAUSE"), rate="0.05")
+SECOND = (
+    program(COLUMNS.replace("# CAUSE", "")).replace(
+        "for step",
+        """\
+other = nn.Linear(3, 1)
+rule, also = sgd(other, 0.01)
+for step""",
+    )
+    + """\
+    extra = exp(other(x[:4] / 90000)).mean() + (other(x[:4] / 90000) * 0).log().mean()  # CAUSE
+    getattr(rule, also)()
+    extra.backward()
+    rule.step()
+"""
+)
+RIGHT["turns"] = TURNS
 RATES = {"rate": program(SMALL, rate="40.0")}
 
 
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     name = request.param
-    every = {**WRONG, **RIGHT, **RATES, "array": program(ARRAY)}
+    every = {**WRONG, **RIGHT, **RATES, "array": program(ARRAY), "in place": IN_PLACE, "second": SECOND}
     return diagnose_each(name, tmp_path_factory.mktemp("programs"), {n: HEAD[name] + t for n, t in every.items()})
 
 
@@ -130,3 +169,15 @@ def test_what_is_scaled_later_or_stepped_slowly(runs: dict[str, Run], name: str)
 def test_too_large_a_rate_is_that(runs: dict[str, Run]) -> None:
     kinds = {found["kind"] for found in runs["rate"].every}
     assert "large-update" in kinds and "unscaled-input" not in kinds, str(runs["rate"])
+
+
+@each
+def test_multiplied_in_place(runs: dict[str, Run]) -> None:
+    runs["in place"].check_first("unscaled-input")
+
+
+@each
+def test_what_another_model_does_is_told_beside_it(runs: dict[str, Run]) -> None:
+    kinds = {found["kind"] for found in runs["second"].above_notes()}
+    assert kinds >= {"unscaled-input", "nonfinite"}, str(runs["second"])
+    runs["second"].check_names("nonfinite")
