@@ -41,12 +41,18 @@ class SeenModules(abc.ABC):
             self._name_parts(root)
             for path, parameter in root.named_parameters():
                 self._names[id(parameter)] = (weakref.ref(parameter), path)
+            if not any(known() is root for known in self._roots):
+                self._add(root)
         except own(Exception):  # a module with a property that raises: its nodes stay without a path
             return
-        if not any(known() is root for known in self._roots):
-            self._roots = [known for known in self._roots if known() is not None]
-            self._roots.append(weakref.ref(root))
         self._prune()
+
+    def _add(self, root: Any) -> None:
+        """A part that ran alone before, or does so now, is part of the module that has it."""
+        roots = [(known, kept) for known in self._roots if (kept := known()) is not None]
+        if not any(id(root) in _below(kept) for _, kept in roots):
+            parts = _below(root)
+            self._roots = [*(known for known, kept in roots if id(kept) not in parts), weakref.ref(root)]
 
     def meet(self, module: Any, inner: bool) -> None:
         """A module runs. Where the extension takes the stacks it tells of modules that make nodes, and of no other: a
@@ -103,6 +109,17 @@ class SeenModules(abc.ABC):
         """The name of the first of ``kinds`` of which one of the modules is; "" for none."""
         modules = {type(module) for root in self.roots() for module in (root, *root.children())}
         return next((kind.__name__ for kind in kinds if any(issubclass(each, kind) for each in modules)), "")
+
+
+def _below(module: Any) -> set[int]:
+    """Ids of its parts, and of theirs."""
+    found: set[int] = set()
+    todo = list(module.children())
+    for each in todo:  # grows while it is followed
+        if id(each) not in found:
+            found.add(id(each))
+            todo += each.children()
+    return found
 
 
 def _outermost(kind: Any) -> list[Any]:

@@ -113,12 +113,14 @@ class Modules(SeenModules):
             lines.append(f"{_MARK}{self._path(layers[-1])}\n")
 
     def _path(self, layer: Any) -> str:
-        known = self._paths.get(id(layer))
-        if known is None or known[0]() is not layer:
-            self._learn(self._inside.layers[0] if self._inside.layers else layer)
+        known, layers = self._paths.get(id(layer)), self._inside.layers
+        if known is None or known[0]() is not layer or (not known[1] and len(layers) > 1):  # it ran alone before
+            self._learn(layers[0] if layers else layer)
             known = self._paths.get(id(layer))
             if known is None or known[0]() is not layer:  # made on the fly, or kept in a plain list: its parameters too
                 self._learn(layer)
+                known = None
+            if known is None or (not known[1] and len(layers) > 1):
                 known = self._paths[id(layer)] = (weakref.ref(layer), type(layer).__name__)
         return known[1]
 

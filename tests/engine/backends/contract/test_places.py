@@ -63,3 +63,17 @@ def test_module_paths_and_parameters(world: World, watching: Any) -> None:
     assert modules[world.names["tanh"]] == "inner" and modules[world.names["sum"]] is None
     assert [info.parameter for info, _, _ in found.values() if info.accumulate] == ["inner.weight"]
     assert seen["inner.weight"] is weight
+
+
+@pytest.mark.needs("module_paths")
+@pytest.mark.needs("modules")
+@pytest.mark.parametrize("first", ["the part", "the whole"])
+def test_a_parameter_is_told_once_whichever_module_ran_alone(world: World, watching: Any, first: str) -> None:
+    """Witness: the framework's own list of the whole."""
+    watch = Watch()
+    model: Any = world.model()[0]
+    with watching(watch, stacks=True):
+        for run in (model.inner, model) if first == "the part" else (model, model.inner):
+            nodes_of(world, watch, world.total(run(world.tensor([0.1]))))
+        told = [(name, id(value)) for name, value in world.backend.parameters()]
+    assert told == [(name, id(value)) for name, value in model.named_parameters()]
