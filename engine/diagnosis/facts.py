@@ -151,6 +151,8 @@ class Facts:
         if not finding.id and self.iteration:  # a detector counts backwards
             ahead = finding.iteration - self.iteration if finding.iteration is not None else 0
             finding = replace(finding, iteration=max(1, self.before + self.rounds.count + ahead))
+        elif not finding.id and self.before:  # in the forward of the first iteration that is watched
+            finding = replace(finding, iteration=self.before + 1)
         if not finding.id:
             for known in list(self.findings.values()):
                 if (known.kind, known.cause, known.node) == (finding.kind, finding.cause, finding.node) and (

@@ -288,3 +288,36 @@ def test_a_backward_without_a_graph_is_told_at_the_stop(tmp_path: Path) -> None:
     rows = outcome.of("result", command="diagnose")[0]["value"]["findings"]
     assert [(each["kind"], each["severity"]) for each in rows] == [("no-gradient", "note")], str(outcome)
     assert "not watched" in rows[0]["message"] and rows[0]["cause"] is None, str(rows)
+
+
+PAIRS = """
+for step in range(14):
+    pairs = lin(x)[:, :1] - x[:, 0]  # CAUSE
+    loss = pairs.square().mean()
+    clear()
+    loss.backward()
+    opt.step()
+"""
+
+
+@on_frameworks()
+def test_iterations_are_those_of_the_program_however_late_it_is_asked(framework: str, tmp_path: Path) -> None:
+    """What the forward of the first watched iteration shows is told before any backward was watched."""
+    text = program(framework, PAIRS)
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    words = [
+        "-b",
+        "backward-end backward 6",
+        "-e",
+        "c",
+        "-e",
+        "diagnose",
+        "-e",
+        "delete",
+        "-e",
+        "b backward-end backward 9",
+    ]
+    outcome = adbg("run", "--batch", "--json", *words, "-e", "c", script, cwd=tmp_path)
+    found = [line for line in outcome.of("finding") if line["kind"] == "loss-broadcast"]
+    assert found and found[0]["iteration"] == 7 and found[0]["cause"]["line"] == line_of(text), str(outcome)
