@@ -23,7 +23,8 @@ from adbg.engine.protocol.messages import AllThreadsBody, RunningNode, ThreadFac
 _OWN = own_folders()
 _FRAMEWORKS = tuple(f"{os.sep}{name}{os.sep}" for name in ("torch", "paddle", "mindspore"))
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}", f"{os.sep}lib{os.sep}python3.")
-_TORCH_NODE = re.compile(r"torch::autograd::(?:generated::)?(\w+)::(?:apply|operator\(\))")
+# No hook: PyFunctionPreHook::operator(), in which a thread stands at a stop.
+_TORCH_NODE = re.compile(r"torch::autograd::(?:generated::)?(\w+(?<!Hook))::(?:apply|operator\(\))")
 _PADDLE_NODE = re.compile(r"\b(\w*GradNode\w*)::operator\s*\(\)")
 _NO_NODES = ("Node", "PyNode", "Engine")  # of torch::autograd, beside the nodes themselves
 # Libraries whose frames say only how a thread waits, not for what.

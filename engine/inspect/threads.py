@@ -98,8 +98,13 @@ class Threads:
         return AllThreadsBody(sorted(found, key=lambda each: (each.id != main, each.name, each.id)), own_threads)
 
     def _node(self, ident: int, innermost: types.FrameType, stack: Sequence[_Placed]) -> RunningNode | None:
-        """The innermost node that runs on the thread: that of a Python function that a node calls, else the hooked
-        one."""
+        """The innermost node that runs on the thread: the one at which it stands, that of a Python function that a node
+        calls, else the hooked one."""
+        parked = self._session.parked
+        if parked is not None and parked.thread == ident:
+            stop = parked.point.stop
+            if stop.node is not None:
+                return RunningNode(stop.node.unique_name, stop.backward, stop.index, forward=stop.node.forward)
         with suppress(Exception):
             for place in stack:
                 for backend in self._session.backends:

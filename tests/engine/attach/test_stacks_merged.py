@@ -95,6 +95,7 @@ def test_a_thread_whose_native_id_only_pyspy_knows() -> None:
         ("torch::autograd::generated::MmBackward0::apply(std::vector<at::Tensor>&&)", "MmBackward0"),
         ("torch::autograd::Node::operator()", ""),
         ("torch::autograd::PyNode::apply", ""),
+        ("torch::autograd::PyFunctionPreHook::operator()", ""),
         ("torch::autograd::Engine::evaluate_function", ""),
         ("MatmulGradNode::operator()", "MatmulGradNode"),
         ("egr::GradNodeAccumulation::operator()", "GradNodeAccumulation"),

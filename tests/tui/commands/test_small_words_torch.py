@@ -193,3 +193,11 @@ def test_what_overwrote_unseen_is_named_behind_a_restart(tmp_path: Path) -> None
     assert first["cause"] is None and first["next"][0] == "restart" and "`restart`" in first["evidence"][-1]
     assert last["cause"]["line"] == OVERWRITTEN.splitlines().index("    h.detach().add_(1)") + 1
     assert "restart" not in last["next"]
+
+
+def test_the_thread_that_stands_is_at_the_node_of_the_stop() -> None:
+    """Not in the hook by which it was stopped, which native frames name."""
+    outcome = batch("mlp", "-b", "TanhBackward0", *commands("c", "where all", "kill"))
+    (stop,) = outcome.of("stopped")
+    (text,) = texts(outcome, "where all")
+    assert f"node {stop['node']['unique_name']} of backward 1" in text and "PreHook" not in text, text
