@@ -199,6 +199,20 @@ class StopReader:
             self.debugger.select_node(self.selected)
         if self.debugger.stop is not None:
             self.read_node()
+        elif self.shown_node is None or self.shown_node.index != self.selected:
+            self._show_unread()
+
+    def _show_unread(self) -> None:
+        """A node that was not looked at while the program stood: nothing of another one beside it."""
+        main, row = self.main, self.main.graph.model.rows.get(self.selected)
+        instead = self.instead
+        self._show_node(None)
+        if row is not None:
+            main.value.waiting = f"not read while the program stood: `b {row.unique_name}` stops there in another run"
+            main.lists.show_frames(forward_rows(row.unique_name, [row.forward] if row.forward is not None else []), 0)
+        main.value.changed()
+        if instead is None and row is not None and row.forward is not None:
+            main.code.show(row.forward)
 
     def choose_frame(self, row: int) -> None:
         """A line of the stack: a frame of the stop, or a forward line of another node."""

@@ -62,6 +62,24 @@ def test_the_end_leaves_the_last_stop_to_be_read_as_such(size: tuple[int, int]) 
     drive(size, body)
 
 
+def test_a_node_that_was_not_read_shows_no_other_ones_values() -> None:
+    """Values and stack of the last stop's node stood beside it."""
+
+    async def body(app: Driver) -> None:
+        await step_to(app, 3)
+        value, lists = app.app.main.value, app.app.main.lists
+        await app.until(lambda: value.model.target, "the values of the stop")
+        await app.press("c")
+        await app.shows("EXITED", PAST)
+        assert value.model.target, "what was read stays"
+        await app.press("1", "j", "j")
+        rows, reader = app.app.main.graph.model.rows, app.app.reader
+        await app.until(lambda: f"`b {rows[reader.selected].unique_name}`" in value.waiting, "that it was not read")
+        assert not value.model.target and rows[reader.selected].unique_name in lists.frames[0].name
+
+    drive(WIDE, body)
+
+
 @SIZES
 def test_a_restart_shows_nothing_of_the_run_before(size: tuple[int, int]) -> None:
     """The numbers and the graph of the dead run stood there until the next stop."""
