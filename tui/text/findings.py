@@ -254,11 +254,13 @@ def examined_lines(examined: Sequence[Examined], progress: Progress, found: bool
         return [*lines, "no backward was called while it watched: little else was looked for"] if found else lines
     if clear and progress.alive and not progress.ended and progress.iterations == 1:
         lines.append("the first iteration is under way: little was looked at, and what is not found is told behind it")
-    elif found and clear:
-        lines.append(f"not found, in {seen}: {len(clear)} other kind{'s' * (len(clear) > 1)} of findings")
     elif clear:
-        lines.append(f"looked for in {seen}, and not found: {', '.join(clear)}")
-        if progress.iterations < _SEVERAL:
+        yet = " so far" if progress.alive and not progress.ended else ""
+        others = f"{len(clear)} other kind{'s' * (len(clear) > 1)} of findings" if found else ", ".join(clear)
+        lines.append(
+            f"not found{yet}, in {seen}: {others}" if found else f"looked for in {seen}, and not found{yet}: {others}"
+        )
+        if progress.iterations < _SEVERAL and (yet or not found):
             lines.append(f"what only several iterations show (what grows, what stays away) needs {_SEVERAL} or so")
     if away and not found:
         lines.append(f"nothing there to look at: {', '.join(away)}")

@@ -47,7 +47,7 @@ def test_a_list_what_proves_it_and_where_it_is(size: tuple[int, int]) -> None:
         text = await app.shows(
             "Findings", "2 findings so far: 1 error, 1 warning, in 2 iterations", "error   test_findi", ":12  ",
             "zero-grad  optimizer.zero", "change    ", "norms 1.2, 2.3, 3.5, 4.1", "next      1  p grad",
-            "not found, in 2 iterations: 1 other kind",
+            "not found so far, in 2 iterations: 1 other kind",
         )  # fmt: skip
         assert asked == ["start", "state"] and max(len(line) for line in text.splitlines()) <= size[0]
         await app.press("j")
@@ -96,7 +96,7 @@ def test_one_that_comes_later_is_shown_and_none_is_said() -> None:
         seen[0] = 3
         await app.press("r")
         text = await app.shows(
-            "nothing found so far, in 3 iterations", "looked for in 3 iterations, and not found: in-"
+            "nothing found so far, in 3 iterations", "looked for in 3 iterations, and not found so far: in-"
         )
         assert text.count("nothing found so far") == 1
         app.agent.event(protocol.Found(FIRST))

@@ -107,7 +107,7 @@ def test_start_and_stop(watched: Callable[..., Watched]) -> None:
     with pytest.raises(CommandError, match="on already"):
         session.run("diagnose start")
     text = session.run("diagnose").text
-    assert "nothing found so far" in text and "not found: nonfinite" in text
+    assert "nothing found so far" in text and "not found so far: nonfinite" in text
     assert "off: nothing found, in 3 iterations" in session.run("diagnose stop").text
     assert session.debugger.settings.diagnosis is None and not answers.on
 
