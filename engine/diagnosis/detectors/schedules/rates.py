@@ -38,6 +38,7 @@ class ZeroRate(LoopDetector):
         self._factors: dict[int, Factor | None] = {}  # id of an optimizer (0: not known) -> of its scheduler
         self._schedulers: dict[int, SourceLine | None] = {}  # id of an optimizer (0: not known) -> line
         self._scheduled = collections.Counter[int]()
+        self._stepped_at: dict[int, SourceLine | None] = {}
         self._refs: dict[int, weakref.ref[Any]] = {}  # the schedulers themselves, by the same
         self._would: dict[int, list[tuple[str, SourceLine]]] = {}  # id of an optimizer -> code that was never called
         self._follows: set[int] = set()  # ids of optimizers that step with the rate of a scheduler
@@ -51,6 +52,7 @@ class ZeroRate(LoopDetector):
             self._refs[key] = weakref.ref(event.scheduler)
         elif event.what == "scheduled":
             self._scheduled[key] += 1
+            self._stepped_at[key] = event.line
         elif event.what == "step" and event.scheduler is not None:
             self._follows.add(key)
         elif event.what == "stepped" and optimizer is not None and optimizer.steps == _LOOK:
@@ -131,7 +133,10 @@ class ZeroRate(LoopDetector):
         top = max(rates)
         lost = sum(1 for rate in rates if rate < top * 1e-5 and rate != rates[0])
         if lost >= max(10, len(rates) // 4) and rates[-1] < top * 1e-5:
-            line = self._schedulers.get(optimizer.key, self._schedulers.get(0)) or optimizer.made
+            made = self._schedulers.get(optimizer.key, self._schedulers.get(0)) or optimizer.made
+            stepped, line = self._steps_of(optimizer), made
+            if 2 * stepped >= len(rates):  # once a batch, or nearly so
+                line = self._stepped_at.get(optimizer.key) or self._stepped_at.get(0) or made
             none = rates[-1] < top * _NOTHING  # no schedule ends there on purpose
             self.facts.tell(
                 Finding(
@@ -141,7 +146,7 @@ class ZeroRate(LoopDetector):
                     cause=self.facts.cause(line),
                     evidence=[
                         f"rates: first {rates[0]:.3g}, last {rates[-1]:.3g}",
-                        f"its scheduler was stepped {self._steps_of(optimizer)} times in {len(rates)} steps",
+                        f"its scheduler, made in {place(made)}, was stepped {stepped} times in {len(rates)} steps",
                     ],
                     next=rate_commands(self, optimizer),
                 )
