@@ -62,6 +62,24 @@ def test_a_list_what_proves_it_and_where_it_is(size: tuple[int, int]) -> None:
     drive(size, body)
 
 
+def test_one_that_names_no_node_is_shown_at_a_node_of_its_line() -> None:
+    async def body(app: Driver) -> None:
+        rows = list(app.app.main.graph.model.rows.values())
+        of_line = [row for row in rows if row.forward == rows[8].forward]
+        made = min(of_line, key=lambda row: row.index)
+        assert rows[8].forward is not None and 1 < made.index
+        told = replace(FIRST, forward=made.forward)
+        app.agent.do_diagnose = lambda _: protocol.DiagnosisBody(True, [told], [], 2)  # type: ignore[attr-defined]
+        await app.press("f8")
+        await app.shows("1 finding so far")
+        await app.press("enter")
+        await app.until(lambda: not isinstance(app.app.screen, FindingsScreen), "the main screen")
+        await app.until(lambda: app.app.reader.selected == made.index, "the node that the line made")
+        assert (app.app.main.code.path, app.app.main.code.current) == (__file__, 12), "and the line to change"
+
+    drive(WIDE, body)
+
+
 def test_after_the_end_the_graph_that_is_still_there_shows_the_node() -> None:
     async def body(app: Driver) -> None:
         name, absent = app.agent.names[-1], "NotHere0#7"

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from dataclasses import replace
 
 from adbg.engine.protocol.messages import GraphBody, NodeRan
-from adbg.engine.types import GraphRow
+from adbg.engine.types import GraphRow, SourceLine
 from adbg.tui.app.panels.lanes import LaneLayout, LaneRow
 
 PAGE = 1000  # rows a request asks for: about 0.2 MB of JSON
@@ -220,6 +220,17 @@ class GraphModel:
     def named(self, unique_name: str) -> int:
         """Index of the node of that name; 0 where the rows do not have it."""
         return next((row.index for row in self.rows.values() if unique_name and row.unique_name == unique_name), 0)
+
+    def made_at(self, *places: SourceLine | None) -> int:
+        """Index of the first node that the first of these lines with any made; 0 where the rows have none."""
+        for place in filter(None, places):
+            lines = (
+                row.index for _, row in sorted(self.rows.items())
+                if row.forward is not None and (row.forward.file, row.forward.line) == (place.file, place.line)
+            )  # fmt: skip
+            if (index := next(lines, 0)) != 0:
+                return index
+        return 0
 
     def next_bad(self, start: int, step: int) -> int | None:
         """Index of the next non-finite row."""

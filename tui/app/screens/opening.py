@@ -117,7 +117,9 @@ def _findings(app: OtherScreens) -> None:
         if name and debugger.stop is not None:
             app.lookups.ask("finding", name, lambda: debugger.view.find_node(name), found)
             return
-        index = main.graph.model.named(name)  # of the graph as it was at the last stop
+        # Of the graph as it was at the last stop. What names no node is shown at one of its line.
+        model = main.graph.model
+        index = model.named(name) if name else model.made_at(row.finding.forward, place)
         show(index)
         if name and not index:
             main.notify(f"{name} is not in the graph shown: `b {name}` stops there", timeout=4, markup=False)
