@@ -67,7 +67,7 @@ def test_one_that_names_no_node_is_shown_at_a_node_of_its_line() -> None:
         rows = list(app.app.main.graph.model.rows.values())
         of_line = [row for row in rows if row.forward == rows[8].forward]
         made = min(of_line, key=lambda row: row.index)
-        assert rows[8].forward is not None and 1 < made.index
+        assert rows[8].forward is not None and made.index > 1
         told = replace(FIRST, forward=made.forward)
         app.agent.do_diagnose = lambda _: protocol.DiagnosisBody(True, [told], [], 2)  # type: ignore[attr-defined]
         await app.press("f8")
