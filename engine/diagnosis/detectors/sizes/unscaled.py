@@ -157,7 +157,7 @@ class UnscaledInput(Detector):
             if over or self.facts.iteration <= self._told_at + _EARLY:
                 self._fold()
             return
-        optimizers = [each for each in Ledger.of(self.facts).optimizers.values() if each.rates]
+        optimizers = [each for each in Ledger.of(self.facts).optimizers.values() if each.rates and each.steps]
         if not self._inputs or not optimizers:
             return
         given = max(self._inputs.values(), key=lambda each: each.size)
@@ -165,7 +165,8 @@ class UnscaledInput(Detector):
         change = rate * given.size ** (2 if by_size else 1)  # of what the layer gives, by one step
         if not (_LARGE <= given.size < math.inf and 0 < rate <= _RATE and change > _STEEP):
             return
-        grown = [each for each in self.facts.findings.values() if outgrown(each)]
+        # What overflows before any step is no matter of the rate.
+        grown = [each for each in self.facts.findings.values() if outgrown(each) and each.iteration != 1]
         jumped = self._jumped()
         if jumped or any(each.kind == "large-update" for each in grown) or (grown and given.size >= _HUGE):
             self._told, self._told_at = self._tell(given, rate, change, by_size, jumped), self.facts.iteration
