@@ -165,11 +165,15 @@ class UnscaledInput(Detector):
         change = rate * given.size ** (2 if by_size else 1)  # of what the layer gives, by one step
         if not (_LARGE <= given.size < math.inf and 0 < rate <= _RATE and change > _STEEP):
             return
-        # What overflows before any step is no matter of the rate.
-        grown = [each for each in self.facts.findings.values() if outgrown(each) and each.iteration != 1]
+        # Before any step it is no matter of the rate: then what the first layers give must be too large for an exp.
+        grown = [each for each in self.facts.findings.values() if outgrown(each)]
+        grown = [each for each in grown if each.iteration != 1 or " exp of " in each.message]
         jumped = self._jumped()
         if jumped or any(each.kind == "large-update" for each in grown) or (grown and given.size >= _HUGE):
-            self._told, self._told_at = self._tell(given, rate, change, by_size, jumped), self.facts.iteration
+            moved = jumped or any(each.iteration != 1 for each in grown)
+            what = f"training diverges at a learning rate of {rate:g}" if moved else "the forward overflows"
+            self._told = self._tell(given, what, self._change_text(change, by_size), jumped)
+            self._told_at = self.facts.iteration
             self._fold()
 
     def _fold(self) -> None:
@@ -191,17 +195,19 @@ class UnscaledInput(Detector):
                     return f"the loss went from {first:.3g} in iteration 1 to {loss:.3g} in iteration {at + 2}"
         return ""
 
-    def _tell(self, given: _Input, rate: float, change: float, by_size: bool, jumped: str) -> int:
+    @staticmethod
+    def _change_text(change: float, by_size: bool) -> str:
+        if not by_size:
+            return f"rate times size: {change:.3g}, by which one step changes what the layer gives"
+        return (
+            f"rate times mean square: {change:.3g}; plain descent overshoots above 2, where the loss curves by 1: both "
+            "the gradient of a weight and what the weight does grow with what it reads"
+        )
+
+    def _tell(self, given: _Input, what: str, step: str, jumped: str) -> int:
         where = f"column {given.column} of what" if given.column is not None else "what"
         made = self._made_at(given.size)
         middle = f", the columns in the middle {given.usual:.3g}" if given.column is not None else ""
-        if by_size:
-            step = (
-                f"rate times mean square: {change:.3g}; plain descent overshoots above 2, where the loss curves by 1: "
-                "both the gradient of a weight and what the weight does grow with what it reads"
-            )
-        else:
-            step = f"rate times size: {change:.3g}, by which one step changes what the layer gives"
         evidence = [
             *([jumped] if jumped else []),
             f"{where} `{self.facts.text_of(given.line)}` was given {given.shape} has a root mean square of "
@@ -213,8 +219,7 @@ class UnscaledInput(Detector):
             Finding(
                 0, "unscaled-input", "error", 0.85,
                 f"inputs are not scaled: {where} the first layer is given is about {given.size:.3g} in size, so that "
-                f"training diverges at a learning rate of {rate:g}; standardize it (subtract the mean, divide by the "
-                "standard deviation)",
+                f"{what}; standardize it (subtract the mean, divide by the standard deviation)",
                 forward=given.line, cause=self.facts.cause(made or given.line), evidence=evidence,
                 next=[f"b {given.line.file.rpartition('/')[2]}:{given.line.line} after"],
             )
