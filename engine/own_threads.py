@@ -40,7 +40,8 @@ def is_own() -> bool:
     """Whether the calling thread is one of these. Python's collector runs finalizers of the program's on them, too: a
     backward in one that waits for a stopped thread would keep the news of that stop from the front end. 1 us."""
     ident = threading.get_ident()
-    return any(each.ident == ident for each in list(_ends))
+    # The system gives the number of a thread that has ended to the next one, which is the program's.
+    return any(each.ident == ident and each.is_alive() for each in list(_ends))
 
 
 def end_all(within: float) -> None:

@@ -1,13 +1,17 @@
-"""A program that ends while a thread of adbg's is inside its framework ends as it would without adbg."""
+"""A program that ends while a thread of adbg's is inside its framework ends as it would without adbg; which threads
+are adbg's."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from support.dialled import Dialled
+
+from adbg.engine import own_threads
 
 # Tensors and nodes are freed all the time: their destructors let go of the GIL and take it again.
 FREEING = {
@@ -75,3 +79,24 @@ def test_a_front_end_that_leaves_as_the_program_ends(framework: str, tmp_path: P
         run.peer.request("disconnect")
         status, out, err = run.end()
     assert (status, out) == (0, "done\n"), err
+
+
+def test_a_thread_of_the_program_with_the_number_of_one_that_ended_is_the_programs() -> None:
+    """The system gives numbers of threads again: backwards of that thread were not seen."""
+    told: list[bool] = []
+    ended = own_threads.begin(lambda: told.append(own_threads.is_own()), "adbg-ended")
+    ended.join()
+    assert told == [True]
+    seen: dict[int, bool] = {}
+
+    def look() -> None:
+        seen[threading.get_ident()] = own_threads.is_own()
+
+    for _ in range(200):
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+        if ended.ident in seen:
+            break
+    assert not any(seen.values())
+    assert ended.ident in seen, "the number did not come again: nothing was tested"
