@@ -26,10 +26,10 @@ from adbg.engine.protocol import codec as wire
 
 LIMIT = 4096  # messages waiting; at 300 bytes each about 1 MB
 PAUSE = 0.05  # seconds: within that, the batches of ``send_later`` beyond the first BURST wait and go together
-BURST = 8  # so that few calls are told as they are made
-AT_ONCE = 16_384  # bytes
-NAP, SPARED = 0.0005, 0.2  # seconds
-_AT_ONCE = int(socket.MSG_NOSIGNAL) | int(socket.MSG_DONTWAIT)  # of enumerations the | is a Python function
+BURST = 8  # what few calls tell goes out at once
+AT_ONCE = 16_384  # bytes that ``send_now`` sends at most
+NAP, SPARED = 0.0005, 0.2  # seconds: of a sleep in ``await_writer``, and of all of them together
+_NO_WAIT = int(socket.MSG_NOSIGNAL) | int(socket.MSG_DONTWAIT)  # of enumerations the | is a Python function
 
 Message = dict[str, Any]
 Later = Callable[[], list[Message]]
@@ -125,7 +125,7 @@ class Connection:
             data = b"".join([m if isinstance(m, bytes) else _encode(m) for m in batch])
             if 0 < len(data) <= AT_ONCE:
                 self._own.check()
-                self._sock.send(data, _AT_ONCE)
+                self._sock.send(data, _NO_WAIT)
                 for _ in batch:
                     self._queue.popleft()
         except own(OSError, ValueError):

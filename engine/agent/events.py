@@ -25,7 +25,7 @@ _DAP_REASON = {StopReason.ERROR: "exception", StopReason.NAN: "exception", StopR
 
 
 class Client(Protocol):
-    """Where events go. Nothing here may block or raise."""
+    """Where events go. Nothing here may raise, nor block but for ``Connection.await_writer``, 0.2 s in all."""
 
     @property
     def connection(self) -> Connection | None: ...
@@ -202,7 +202,7 @@ class Events(Observer):
     def flush(self, now: bool = False) -> None:
         """Hand on what waits for the next batch: something comes that must be told after it. ``now``: and send it,
         under one lock, so that the writer does not take it and then has to wait for its turn."""
-        take = self._gathered() if not now else self._queued()
+        take = self._queued() if now else self._gathered()
         connection = self._client.connection
         if connection is None:
             take()

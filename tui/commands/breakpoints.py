@@ -208,7 +208,7 @@ def delete(debugger: Debugger, argument: str) -> CommandResult:
     rows = [debugger.settings.breakpoint(number) for number in numbers]
     for number in numbers:
         debugger.settings.remove_breakpoint(number)
-    what = ", ".join(f"{row.id} ({row.line_text})" for row in rows)
+    what = ", ".join(f"{row.id} ({row.command_text})" for row in rows)
     return CommandResult(f"deleted: {what or 'no breakpoint is set'}", numbers)
 
 

@@ -37,7 +37,7 @@ class Breakpoint:
     met: bool | None = None  # some node was at its place; None: compared with no whole backward yet
 
     @property
-    def line_text(self) -> str:
+    def command_text(self) -> str:
         """The command that sets it again, but for what it runs, how often it is ignored and whether it is enabled."""
         word = "trace" if self.trace else "tbreak" if self.temporary else "break"
         return f"{word} {self.spec}" + (f" if {self.condition}" if self.condition else "")

@@ -158,22 +158,16 @@ def _message(main: Wait, waited: Wait, others: int, below: dict[int, Process]) -
             f"the program hangs: the main thread waits in {_where(main)}, and {waited.thread} in {_where(waited)}: "
             "neither goes on before the other does"
         )
-    if (
-        main.kind == "process"
-        and main.call.endswith(".join")
-        and (full := [pid for pid, each in below.items() if each.writes])
-    ):
+    full = [pid for pid, each in below.items() if each.writes]
+    if full and main.kind == "process" and main.call.endswith(".join"):
         who = f"process {full[0]} below it waits" if len(full) == 1 else f"{len(full)} processes below it wait"
         return (
             f"the program hangs: it waits in {_where(main)} for the end of what still writes: {who} for somebody to "
             "read the pipe that it fills; take what it put into its queue before it is joined"
         )
     if below:
-        rest = (
-            "the process below it does nothing"
-            if len(below) == 1
-            else f"the {len(below)} processes below it do nothing"
-        )
+        alone = "the process below it does nothing"
+        rest = alone if len(below) == 1 else f"the {len(below)} processes below it do nothing"
         return f"the program hangs: it waits in {_where(main)}, and {rest}"
     if main.held:
         return f"the program hangs: it waits for a lock at {place(main.line)}, and no thread that could release it runs"
