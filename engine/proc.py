@@ -55,12 +55,16 @@ class Proc:
     def runs(self) -> tuple[int, float] | None:
         """The process that began it, and the CPU seconds of its threads so far; None of one that has ended and waits
         for that. See proc(5): fields 3 (state), 4 (parent), 14 and 15 (ticks) of ``stat``."""
-        state, parent, *rest = self._fields()
-        return None if state in "ZX" else (int(parent), (int(rest[9]) + int(rest[10])) / os.sysconf("SC_CLK_TCK"))
+        fields = self._fields()
+        return None if fields[0] in "ZX" else (int(fields[1]), _seconds(fields))
 
-    def _fields(self) -> list[str]:
+    def spent(self, tid: int) -> float:
+        """CPU seconds of one of its threads so far."""
+        return _seconds(self._fields(f"task/{tid}/stat"))
+
+    def _fields(self, name: str = "stat") -> list[str]:
         """Of ``stat``, from the third on: the name before it may have blanks and brackets."""
-        return self.text("stat").rpartition(")")[2].split()
+        return self.text(name).rpartition(")")[2].split()
 
     def maps(self) -> list[Mapping]:
         return list(self._maps())
@@ -97,3 +101,8 @@ class Proc:
                 return self.folder / "exe"
             return self.folder / "map_files" / f"{mapping.start:x}-{mapping.end:x}"
         return self.folder / "root" / mapping.path.lstrip("/")
+
+
+def _seconds(fields: list[str]) -> float:
+    """In user mode and in the kernel, of the fields from the third on."""
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -148,6 +148,7 @@ class Facts:
         told once, and anew where it turns out graver. Below 0.5 it is a note. Returns its id."""
         if finding.confidence < 0.5 and finding.severity != "note":
             finding = replace(finding, severity="note")
+        finding = replace(finding, next=as_typed(finding.next))
         if not finding.id and self.iteration:  # a detector counts backwards
             ahead = finding.iteration - self.iteration if finding.iteration is not None else 0
             finding = replace(finding, iteration=max(1, self.before + self.rounds.count + ahead))
@@ -175,3 +176,12 @@ class Facts:
         known = self.findings.pop(id, None)
         if known is not None:
             self._send(replace(known, severity="note", confidence=0.0))
+
+
+def as_typed(commands: Sequence[str]) -> list[str]:
+    """``next`` as a user types it one after another: behind breakpoints, what looks comes at the stop, behind ``c``."""
+    typed: list[str] = []
+    for command in commands:
+        looks = not command.startswith(("b ", "adbg ")) and command != "c"
+        typed += ["c", command] if looks and typed and typed[-1].startswith("b ") else [command]
+    return typed

@@ -11,7 +11,7 @@ from adbg.engine.backends.base import Backend
 from adbg.engine.diagnosis.source import assigned_before, expression_at, function_named, parameters_of
 from adbg.engine.frames import local, locals_of
 from adbg.engine.outside import own, suppress
-from adbg.engine.own_files import is_library as is_library
+from adbg.engine.own_files import is_library
 from adbg.engine.python.user_code import USER, framework_roots, owner_of, source_line
 from adbg.engine.types import SourceLine
 

@@ -233,6 +233,11 @@ def iterations_text(count: int) -> str:
     return f"{count} iteration{'s' * (count != 1)}"
 
 
+def taken_back_lines(findings: Sequence[Finding]) -> list[str]:
+    """What the list does not show any more."""
+    return [f"taken back, it turned out otherwise: {each.kind}: {each.message}" for each in findings]
+
+
 _SEVERAL = 8  # iterations: "not-optimized" and "no-gradient" tell in the sixth and the eighth
 
 

@@ -26,7 +26,15 @@ from adbg.tui.debugger.findings.own_words import is_shells
 from adbg.tui.debugger.model import State
 from adbg.tui.text.cells import Spans, elide, fit, place_in
 from adbg.tui.text.cells import place as file_place
-from adbg.tui.text.findings import FindingLine, Ranked, examined_lines, finding_lines, headline, place_of
+from adbg.tui.text.findings import (
+    FindingLine,
+    Ranked,
+    examined_lines,
+    finding_lines,
+    headline,
+    place_of,
+    taken_back_lines,
+)
 
 EVERY = 0.5  # seconds between two looks at what was told meanwhile
 ASK_EVERY = 2.0  # seconds between two questions to a program that runs
@@ -216,6 +224,7 @@ class FindingsScreen(ModalScreen["Ranked | str | None"]):
         head = head or headline(rows, debugger.findings.examined(), now)
         notes = [self._problem] if self._problem else [] if rows or self._asking else [advice(now)]
         notes += examined_lines(debugger.findings.examined(), now, bool(rows)) if now.known else []
+        notes += taken_back_lines(debugger.findings.taken_back())
         drawn = (head, *filter(None, notes))
         if not changed and drawn == self._drawn:
             return

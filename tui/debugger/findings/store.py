@@ -125,6 +125,11 @@ class Findings:
             told = list(self._told.values())
         return ranked(told)
 
+    def taken_back(self) -> list[Finding]:
+        """What was told, and turned out otherwise."""
+        with self._lock:
+            return [told.finding for told in self._told.values() if told.finding.confidence <= 0]
+
     def examined(self) -> list[Examined]:
         """What all came to so far, of those that told."""
         with self._lock:

@@ -65,6 +65,16 @@ class _Term:
     bent: bool = False
 
 
+@dataclass(slots=True)
+class _Stepped:
+    """Weights that are a step of such gradients away from parameters, and carry gradients to these. ``used``: where
+    something is computed with them."""
+
+    call: _Call
+    at: SourceLine | None
+    used: SourceLine | None = None
+
+
 @detector("no-gradient")
 class Graphless(Detector):
     """Gradients of ``autograd.grad`` (``paddle.grad``) without ``create_graph=True`` become a term of the loss: a
@@ -73,6 +83,8 @@ class Graphless(Detector):
     ``create_graph`` as an argument, the one that hands in none.
     Evidence: the call, the line where its result is added to the loss, the weights that it depends on and that the
     optimizer steps.
+    A note where the weights of a model are a step of such gradients away from the parameters that are trained (MAML):
+    that is its first-order form, in which nothing goes through the step.
     Mistaken for: gradients that are factors (weights of losses, maps of saliency), steps away from what they are of
     (adversarial examples, samplers, inner loops of meta-learning), and those that are detached or only printed: none
     is told. A residual of which only some terms have no graph could be a target on purpose: less sure.
@@ -88,6 +100,8 @@ class Graphless(Detector):
         self._calls = 0
         self._failed = False  # the backward of such a loss
         self._running: dict[int, _Call] = {}  # by number
+        self._stepped: Marks[_Stepped] = Marks()
+        self._inner: list[_Stepped] = []  # since the last step of an optimizer
         self._waiting: list[tuple[_Term, SourceLine | None, bool]] = []  # of losses, until an optimizer steps
 
     def applied(self) -> bool:
@@ -140,6 +154,9 @@ class Graphless(Detector):
         if not self._calls or call.in_backward or call.error is not None or not call.grad_mode:
             return
         terms = [known.what for each in call.operands if (known := self._marks.of(each)) is not None]
+        for each in call.operands if self._inner and not terms else ():
+            if (step := self._stepped.of(each)) is not None and step.what.used is None:
+                step.what.used = line_of(call.lines)
         if not terms:
             return
         term = self._behind(call, terms)
@@ -163,6 +180,7 @@ class Graphless(Detector):
         marked = [each for each in carrying if self._marks.of(each) is not None]
         if name in _SUMS:
             if any(ref() is each for term in terms for ref in term.call.of for each in carrying):
+                self._steps(call, best, at, [each for each in carrying if self.facts.is_named(each)])
                 return None  # a step away from it
             return best if best.summed is not None else replace(best, summed=at)
         if len(marked) < len(carrying):  # weights, of what is a factor or an input
@@ -171,18 +189,50 @@ class Graphless(Detector):
             return best
         return replace(best, bent=True) if name in _BENDS else None
 
+    def _steps(self, call: OperatorCall, term: _Term, at: SourceLine | None, parameters: list[Any]) -> None:
+        """That operator makes a step away from parameters."""
+        results = [each for each in call.results if each.requires_grad and not each.is_leaf]
+        if parameters and results and len(self._inner) < _MOST:
+            self._inner.append(_Stepped(replace(term.call, weights=frozenset(map(id, parameters))), at))
+            for result in results:
+                self._stepped.put(result, self._inner[-1], call.name, at)
+
     # ---- telling
 
     def optimizer(self, event: OptimizerEvent) -> None:
-        if event.what != "step" or not self._waiting:
+        if event.what != "step":
             return
         stepped = set(map(id, event.tensors))
+        inner, self._inner = self._inner, []
+        for each in inner:
+            if each.used is not None and each.call.weights & stepped:
+                self._tell_first_order(each)
         waiting, self._waiting = self._waiting, []
         for term, loss, whole in waiting:
             if term.call.weights & stepped:
                 self._tell(term, loss, whole)
             else:
                 self._waiting.append((term, loss, whole))
+
+    def _tell_first_order(self, step: _Stepped) -> None:
+        facts, call = self.facts, step.call
+        self.facts.tell(
+            Finding(
+                0, "no-gradient", "note", 0.45,
+                f"the step at {place(step.at)} uses gradients that {place(call.line)} takes without create_graph=True: "
+                f"nothing goes through it, and {call.names} get gradients as if the step were constant (first-order "
+                "MAML); right where that is meant",
+                cause=facts.cause(call.cause),
+                evidence=[
+                    f"the gradients have no graph (requires_grad False), and {place(step.at)} subtracts them from "
+                    f"parameters: {facts.text_of(step.at) if step.at is not None else ''}",
+                    f"the weights that this makes are used at {place(step.used)}, and the optimizer steps {call.names}",
+                    "what decides: whether the derivative of the step itself is to count, as MAML has it; then "
+                    "create_graph=True",
+                ],
+                next=[f"b {place(call.cause)}"],
+            )
+        )  # fmt: skip
 
     def _tell(self, term: _Term, loss: SourceLine | None, whole: bool) -> None:
         facts, call = self.facts, term.call

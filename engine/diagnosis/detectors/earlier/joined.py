@@ -16,8 +16,8 @@ from adbg.engine.diagnosis.detectors.earlier.holding import holding
 from adbg.engine.diagnosis.detectors.earlier.partly import Partly, partly
 from adbg.engine.diagnosis.detectors.earlier.together import Place, is_behind
 from adbg.engine.diagnosis.source import assigned_on
-from adbg.engine.diagnosis.values import is_library
 from adbg.engine.frames import forget_stack
+from adbg.engine.own_files import is_library
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from adbg.engine.diagnosis.source import called_name, function_called, function_named, inside, parameters_of, tree_of
-from adbg.engine.diagnosis.values import attribute, is_library
+from adbg.engine.diagnosis.values import attribute
+from adbg.engine.own_files import is_library
 from adbg.engine.types import SourceLine
 
 _GIVES = frozenset({"__getitem__", "__getitems__", "__iter__", "__next__"})

@@ -8,7 +8,8 @@ import types
 from collections.abc import Iterator
 
 from adbg.engine.diagnosis.source import called_name, tree_of
-from adbg.engine.diagnosis.values import is_library, is_users, value_of
+from adbg.engine.diagnosis.values import is_users, value_of
+from adbg.engine.own_files import is_library
 
 
 def is_left_on_purpose(error: BaseException) -> bool:

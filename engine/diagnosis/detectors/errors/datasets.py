@@ -8,7 +8,8 @@ import types
 from typing import Any
 
 from adbg.engine.diagnosis.source import function_named, line_of_result, tree_of
-from adbg.engine.diagnosis.values import Step, attribute, is_library, value_of
+from adbg.engine.diagnosis.values import Step, attribute, value_of
+from adbg.engine.own_files import is_library
 from adbg.engine.types import SourceLine
 
 

@@ -25,9 +25,10 @@ from adbg.engine.diagnosis.source import (
     scope_at,
     tree_of,
 )
-from adbg.engine.diagnosis.values import Step, attribute, is_library, is_users, line_in, made_at, made_by_node, value_of
+from adbg.engine.diagnosis.values import Step, attribute, is_users, line_in, made_at, made_by_node, value_of
 from adbg.engine.frames import local
 from adbg.engine.outside import suppress
+from adbg.engine.own_files import is_library
 from adbg.engine.types import SourceLine
 
 _STATES = (("input", "hx"), ("inputs", "initial_states"))  # what frameworks call the input and the state

@@ -12,8 +12,8 @@ from typing import Any
 
 from adbg.engine.diagnosis.detectors.functions.reached import Reached
 from adbg.engine.diagnosis.source import called_name, function_named, parameters_of, tree_of
-from adbg.engine.diagnosis.values import is_library
 from adbg.engine.outside import own
+from adbg.engine.own_files import is_library
 
 _EFFECTS = frozenset(
     ("print", "open", "write", "all_reduce", "all_gather", "broadcast", "send", "recv", "reduce_scatter", "barrier",

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from adbg.engine.diagnosis.source import function_named, inside, parameters_of
-from adbg.engine.diagnosis.values import is_library
 from adbg.engine.outside import suppress
+from adbg.engine.own_files import is_library
 from adbg.engine.types import SourceLine
 
 _ABOUT = frozenset(("shape", "dtype", "device", "ndim", "size", "numel", "place"))

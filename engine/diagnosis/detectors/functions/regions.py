@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from adbg.engine.diagnosis.source import function_named, tree_of
-from adbg.engine.diagnosis.values import attribute, is_library
+from adbg.engine.diagnosis.values import attribute
 from adbg.engine.outside import suppress
+from adbg.engine.own_files import is_library
 from adbg.engine.types import SourceLine
 
 _MOST = 200  # functions that are read

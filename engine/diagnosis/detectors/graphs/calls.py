@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from adbg.engine.backends.base import OperatorCall
-from adbg.engine.diagnosis.values import is_library
+from adbg.engine.own_files import is_library
 from adbg.engine.types import SourceLine
 
 _SPECIAL = frozenset({"__setitem__", "index_put_", "set_data", "set_value", "_inplace_assign", "_share_buffer_to"})

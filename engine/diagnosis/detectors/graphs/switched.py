@@ -18,7 +18,7 @@ from adbg.engine.diagnosis.detectors.graphs.switches import switch
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.diagnosis.ledger import Ledger
 from adbg.engine.diagnosis.source import called_name, inside, scope_at, tree_of
-from adbg.engine.diagnosis.values import is_library
+from adbg.engine.own_files import is_library
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine

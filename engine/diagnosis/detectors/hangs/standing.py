@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from adbg.engine import own_threads
 from adbg.engine.diagnosis.detector import Detector, detector
 from adbg.engine.diagnosis.detectors.graphs.calls import place
+from adbg.engine.diagnosis.detectors.hangs import polling
 from adbg.engine.diagnosis.detectors.hangs.processes import Process, processes, rest
 from adbg.engine.diagnosis.detectors.hangs.waits import Wait, program_waits
 from adbg.engine.diagnosis.detectors.ranks.facts import world_of
@@ -19,6 +20,8 @@ from adbg.engine.protocol.messages import Finding, RankFacts
 
 _PERIOD = 2.0  # seconds between two looks
 _STANDS = 12.0  # seconds, from which on a program is said to stand
+_LOOKS = 24.0  # the same where a thread goes on by itself, to look again or to sleep again
+_TURNS = 4  # as often a thread has been woken by then that is said to go round
 _BUSY = 0.03  # share of that time in which it computes: more, and it goes on
 
 
@@ -30,9 +33,10 @@ class Standing(Detector):
 
     Evidence: where each thread stands, and that neither it nor a process below it has computed anything meanwhile.
     Mistaken for: a program that waits for what comes from outside (a network, a file, a timer, input): told is what
-    waits for a thread or a process of its own, without a time limit; of processes, which may wait for something
-    outside themselves, a warning. Taken back when the program goes on. Of a job the front end compares what its ranks
-    call, as ``why hang`` does.
+    waits for a thread or a process of its own; of processes, which may wait for something outside themselves, and where
+    a thread looks again and again (a loop that does nothing else, a wait with a time limit) or sleeps in between, a
+    warning, and later. Taken back when the program goes on. Of a job the front end compares what its ranks call, as
+    ``why hang`` does.
     Cost: a look at the frames of each thread every two seconds, 0.1 ms, from a thread of adbg's.
     """
 
@@ -42,6 +46,7 @@ class Standing(Detector):
         self._since = 0.0
         self._place: tuple[object, ...] | None = None
         self._spent = 0.0
+        self._woken: dict[int, int] = {}  # by thread, how often it had been by then
         self._below: dict[int, Process] | None = None
         self._told = 0
         self._shared = 0.0
@@ -70,11 +75,13 @@ class Standing(Detector):
         if waits is None or wait is None or not (self._waits(wait) or (wait.line is not None and self._of_job())):
             self._moves()
             return
-        place = (wait.place, self.facts.iteration)
-        now, spent = time.monotonic(), time.process_time()
+        polls = frozenset(each.number for each in waits.values() if each.polls)
+        place = (wait.place, self.facts.iteration, polls)
+        now, spent = time.monotonic(), time.process_time() - sum(map(polling.spent, polls))
         if place != self._place or spent - self._spent > _BUSY * max(now - self._since, _PERIOD):
             self._moves()
             self._place, self._since, self._spent, self._below = place, now, spent, None
+            self._woken = {each.number: polling.woken(each.number) for each in waits.values()}
             return
         if self._below is None:  # not at the first look: a step may wait for a moment, and a machine has many processes
             self._below = processes()
@@ -84,9 +91,13 @@ class Standing(Detector):
             elif not self._told:
                 self._judge(wait, waits, now - self._since)
 
+    def _turns(self, wait: Wait) -> bool:
+        """It was woken again and again, and went back to sleep."""
+        return _by_itself(wait) and polling.woken(wait.number) - self._woken.get(wait.number, 1 << 62) >= _TURNS
+
     @staticmethod
     def _waits(wait: Wait) -> bool:
-        return wait.kind in ("thread", "process") and (not wait.timed or bool(wait.joins))
+        return wait.kind in ("thread", "process")
 
     def _of_job(self) -> bool:
         """It is one rank of several: what the others do is to be known, too."""
@@ -111,18 +122,34 @@ class Standing(Detector):
             return
         if not rest(self._below, below, _BUSY * seconds):
             return
-        if any(each.kind in ("other", "ranks") and not each.timed for each in others):
-            return  # in a call of which nothing is known: it may go on
-        certain = not below and all(each.kind == "thread" and not each.timed for each in (main, *others))
+        if self._may_go_on(main, others, seconds):
+            return
+        certain = not below and all(
+            each.kind == "thread" and not each.timed and not each.polls for each in waits.values()
+        )
         waited = _waited_for(main, waits)
         line = waited.line or main.line
         self._told = self.facts.tell(
             Finding(
                 0, "hang", "error" if certain else "warning", 0.95 if certain else 0.8,
-                _message(main, waited, len(others), below), cause=self.facts.cause(line),
+                _message(main, waited, others, below), cause=self.facts.cause(line),
                 evidence=list(_evidence(main, others, below, seconds)), next=["threads"],
             )
         )  # fmt: skip
+
+    def _may_go_on(self, main: Wait, others: list[Wait], seconds: float) -> bool:
+        """One of them is in a call of which nothing is known, or has not been seen going round for long enough."""
+        if any(each.kind in ("other", "ranks") and not each.timed and not self._turns(each) for each in others):
+            return True
+        limited = main.timed and not main.joins
+        if limited and not self._turns(main):
+            return True  # it waits for as long as it said, for the first time
+        by_itself = limited or main.polls or any(each.polls or each.sleeps for each in others)
+        return bool(by_itself) and seconds < _LOOKS
+
+
+def _by_itself(wait: Wait) -> bool:
+    return wait.sleeps or wait.timed
 
 
 def _look_again(found: weakref.ref[Standing], over: threading.Event) -> None:
@@ -149,10 +176,14 @@ def _waited_for(main: Wait, waits: dict[int, Wait]) -> Wait:
 
 
 def _where(wait: Wait) -> str:
+    if wait.polls:
+        return f"the loop at {place(wait.line)}"
+    if wait.sleeps:
+        return f"a sleep at {place(wait.line)}"
     return f"{wait.call or 'a built-in function'} at {place(wait.line)}"
 
 
-def _message(main: Wait, waited: Wait, others: int, below: dict[int, Process]) -> str:
+def _message(main: Wait, waited: Wait, others: list[Wait], below: dict[int, Process]) -> str:
     if waited is not main:
         return (
             f"the program hangs: the main thread waits in {_where(main)}, and {waited.thread} in {_where(waited)}: "
@@ -172,14 +203,19 @@ def _message(main: Wait, waited: Wait, others: int, below: dict[int, Process]) -
     if main.held:
         return f"the program hangs: it waits for a lock at {place(main.line)}, and no thread that could release it runs"
     rest = "no other thread of the program lives" if not others else "none of its other threads goes on"
-    return f"the program hangs: it waits in {_where(main)}, and {rest}: nothing can wake it"
+    if any(each.sleeps for each in others):
+        rest = "none of its other threads does more than sleep and look again"
+    end = "end it" if main.polls else "wake it"
+    return f"the program hangs: it waits in {_where(main)}, and {rest}: nothing can {end}"
 
 
 def _evidence(main: Wait, others: list[Wait], below: dict[int, Process], seconds: float) -> Iterator[str]:
-    yield f"for {seconds:.0f} s nothing was computed, in this process or below it"
+    loops = ", but for loops that look whether something has changed" * any(each.polls for each in (main, *others))
+    yield f"for {seconds:.0f} s nothing was computed, in this process or below it{loops}"
     for wait in (main, *others[:6]):
         if wait.line is not None:
-            yield f"{wait.thread} waits in {_where(wait)}: {Facts.text_of(wait.line)}"
+            again = ", again and again" if wait.sleeps or (wait.timed and not wait.joins) else ""
+            yield f"{wait.thread} waits in {_where(wait)}{again}: {Facts.text_of(wait.line)}"
     for pid, each in sorted(below.items())[:6]:
         writes = ", and a thread of it writes into a pipe that is full (pipe_write)" if each.writes else ""
         yield f"process {pid}, below this one, waits in {each.waits[0]}{writes}"

@@ -8,9 +8,10 @@ import sys
 import threading
 import types
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from adbg.engine.diagnosis.detectors.hangs.polling import polls_at
 from adbg.engine.diagnosis.values import is_users
 from adbg.engine.frames import locals_elsewhere
 from adbg.engine.python.user_code import OWN, framework_roots, owner_of, source_line
@@ -26,6 +27,7 @@ _HOLDS = ("adbg.engine.session.", "adbg.engine.agent.")  # where it stops the pr
 # Built-in functions have no frame: what the line calls says it. A thing that is entered by its name is a lock.
 _CALLS = re.compile(r"\.(?:acquire|get|put|join|result|wait)\(\s*\)|\.put\(|^\s*with\s+[\w.\[\]]+\s*[:,]")
 _OF_LOCK = re.compile(r"\.acquire\(|^\s*with\b")
+_SLEEPS = re.compile(r"\bsleep\(")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,9 @@ class Wait:
         timed: it goes on by itself after a while.
         joins: the thread whose end it waits for.
         held: it waits for a lock, not for what somebody puts or sets.
+        polls: the first line of the loop that it goes round in, where all that this does is to look again; 0: none.
+        sleeps: it is in a sleep that its own line calls for.
+        number: the system's of the thread; 0: not known.
     """
 
     thread: str
@@ -52,6 +57,9 @@ class Wait:
     timed: bool = False
     joins: int = 0
     held: bool = False
+    polls: int = 0
+    sleeps: bool = False
+    number: int = 0
 
 
 def program_waits() -> dict[int, Wait] | None:
@@ -66,7 +74,7 @@ def program_waits() -> dict[int, Wait] | None:
         wait = _wait(name, innermost)
         if wait is None:
             return None
-        found[ident] = wait
+        found[ident] = replace(wait, number=getattr(thread, "native_id", None) or 0)
     return found
 
 
@@ -82,14 +90,21 @@ def _wait(name: str, innermost: types.FrameType) -> Wait | None:
         frame = frame.f_back
     if frame is None:  # a library's thread: one of a pool that waits for work, a monitor that looks now and then
         kind = _kind(inside)
+        if (
+            str(innermost.f_globals.get("__name__")) in _LOCKS
+        ):  # one that looks now and then, as tqdm's, waits for a lock
+            kind = "thread"
         timed = _timed(locals_elsewhere(innermost, innermost)) if kind == "thread" else False
         started = innermost.f_code.co_name == "run"  # it runs a built-in function
         return Wait(name, None, (id(innermost), innermost.f_lasti), "other" if started else kind, timed=timed)
     line, place = source_line(frame), (id(frame), frame.f_lasti)
+    polls = polls_at(line.file, line.line) if line is not None and _only_looks(inside) else 0
+    if line is not None and polls:
+        return Wait(name, replace(line, line=polls), (id(frame), polls), "thread", polls=polls)
     if not inside:
-        text = linecache.getline(line.file, line.line) if line is not None else ""
-        kind = "thread" if _CALLS.search(text.partition("#")[0]) else "other"
-        return Wait(name, line, place, kind, held=bool(_OF_LOCK.search(text)))
+        text = linecache.getline(line.file, line.line).partition("#")[0] if line is not None else ""
+        kind = "thread" if _CALLS.search(text) else "other"
+        return Wait(name, line, place, kind, held=bool(_OF_LOCK.search(text)), sleeps=bool(_SLEEPS.search(text)))
     kind = _kind(inside)
     call = inside[-1]
     values = locals_elsewhere(call, innermost) if kind == "thread" else {}  # of the standard library's function
@@ -106,6 +121,12 @@ def _kind(inside: Sequence[types.FrameType]) -> str:
     if any(each.startswith(_PROCESSES) for each in modules):
         return "process"  # perhaps by a queue that a thread fills from processes
     return "thread" if modules[0] in _LOCKS and modules[-1] in _LOCKS else "other"
+
+
+def _only_looks(inside: Sequence[types.FrameType]) -> bool:
+    """Nothing but what a loop asks of locks, queues and processes runs."""
+    modules = (str(frame.f_globals.get("__name__")) for frame in inside)
+    return all(each in _LOCKS or each.startswith("multiprocessing.") for each in modules)
 
 
 def _timed(values: dict[str, Any]) -> bool:

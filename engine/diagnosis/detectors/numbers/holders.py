@@ -16,9 +16,10 @@ from adbg.engine.backends.base import Backend
 from adbg.engine.diagnosis.detectors.numbers import values
 from adbg.engine.diagnosis.detectors.numbers.prepared import made_bad
 from adbg.engine.diagnosis.source import assigned, assigned_before, called_name, inside, scope_at, tree_of
-from adbg.engine.diagnosis.values import is_library, is_users
+from adbg.engine.diagnosis.values import is_users
 from adbg.engine.frames import forget_stack, local, locals_of
 from adbg.engine.outside import suppress
+from adbg.engine.own_files import is_library
 from adbg.engine.python.user_code import source_line
 from adbg.engine.types import SourceLine
 

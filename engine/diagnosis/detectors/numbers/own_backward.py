@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from adbg.engine.diagnosis.source import called_name
-from adbg.engine.diagnosis.values import is_library
 from adbg.engine.outside import suppress
+from adbg.engine.own_files import is_library
 from adbg.engine.types import SourceLine
 
 _UNWRITTEN = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"}

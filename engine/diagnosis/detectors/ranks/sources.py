@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from adbg.engine.diagnosis.source import function_named
-from adbg.engine.diagnosis.values import is_library
+from adbg.engine.own_files import is_library
 from adbg.engine.types import SourceLine
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from adbg.engine.diagnosis.detectors.training.source import place
 from adbg.engine.diagnosis.source import Function, inside, tree_of
-from adbg.engine.diagnosis.values import is_library
 from adbg.engine.outside import suppress
+from adbg.engine.own_files import is_library
 from adbg.engine.types import SourceLine
 
 _WRAPS = 8  # partials of partials

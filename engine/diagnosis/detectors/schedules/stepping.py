@@ -12,8 +12,7 @@ from typing import Any
 
 from adbg.engine import live_objects
 from adbg.engine.diagnosis.source import tree_of
-from adbg.engine.diagnosis.values import is_library
-from adbg.engine.own_files import own_folders
+from adbg.engine.own_files import is_library, own_folders
 from adbg.engine.types import SourceLine
 
 _MOST = 3

@@ -24,7 +24,7 @@ _ELEMENTS = 4096  # of the parameter
 _LARGE = 3.0  # times; He's initialisation has 1.4
 _PRODUCTS = frozenset({"matmul", "mm", "linear", "addmm", "einsum", "bmm"})
 _MIXES = ("mm", "linear", "conv", "matmul", "einsum", "rnn", "lstm", "gru", "attention", "norm")
-BOUNDS = {"log": 0.0, "log2": 0.0, "log10": 0.0, "sqrt": 0.0, "rsqrt": 0.0, "log1p": -1.0}
+_BOUNDS = {"log": 0.0, "log2": 0.0, "log10": 0.0, "sqrt": 0.0, "rsqrt": 0.0, "log1p": -1.0}
 
 
 def parameter_behind(facts: Facts, op: str, operands: Sequence[Any]) -> tuple[str, SourceLine | None] | None:
@@ -32,7 +32,7 @@ def parameter_behind(facts: Facts, op: str, operands: Sequence[Any]) -> tuple[st
     module; None where it is none's doing."""
     stepped = any(each.steps for each in Ledger.of(facts).optimizers.values())
     if stepped:
-        return gone_below(facts, op, operands[0]) if operands else None
+        return _gone_below(facts, op, operands[0]) if operands else None
     return next((found for each in operands if (found := _too_large(facts, op, each)) is not None), None)
 
 
@@ -56,11 +56,11 @@ def _too_large(facts: Facts, op: str, operand: Any) -> tuple[str, SourceLine | N
     return None
 
 
-def gone_below(facts: Facts, op: str, operand: Any) -> tuple[str, SourceLine | None] | None:
+def _gone_below(facts: Facts, op: str, operand: Any) -> tuple[str, SourceLine | None] | None:
     """What is to be said of the parameter behind an operand of ``op``, and the line that gives it to its module: of the
     nearest one that has elements below what ``op`` takes, with nothing but operators element by element in between.
     None where there is none."""
-    bound = BOUNDS.get(op)
+    bound = _BOUNDS.get(op)
     if bound is None:
         return None
     for value in _parameters_near(facts.backend, operand):

@@ -14,9 +14,9 @@ from adbg.engine.diagnosis.detectors.training.source import freezing, place
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.diagnosis.ledger import Held, Ledger, Optimizer
 from adbg.engine.diagnosis.source import tree_of
-from adbg.engine.diagnosis.values import is_library
 from adbg.engine.diagnosis.variables import made_at
 from adbg.engine.outside import suppress
+from adbg.engine.own_files import is_library
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
 

@@ -13,9 +13,9 @@ from adbg.engine.diagnosis.detectors.training.leaves import Leaf, in_container, 
 from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, norms
 from adbg.engine.diagnosis.detectors.training.source import place, replacing, uncalled
 from adbg.engine.diagnosis.ledger import Held, Optimizer
-from adbg.engine.diagnosis.values import is_library
 from adbg.engine.diagnosis.variables import variable_of
 from adbg.engine.outside import suppress
+from adbg.engine.own_files import is_library
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
