@@ -24,7 +24,7 @@ from adbg.engine.backends.base import (
     Watcher,
 )
 from adbg.engine.backends.common.allocators import allocators_of
-from adbg.engine.backends.common.observing.module_calls import Meet
+from adbg.engine.backends.common.observing.module_calls import Modules
 from adbg.engine.backends.common.private_use import PrivateUse
 from adbg.engine.backends.common.timing.phases import PhaseTaps, TellPhase
 from adbg.engine.backends.common.user_files import FrameFilter
@@ -66,6 +66,8 @@ class Named(Protocol):
 
     def meet(self, module: Any, inner: bool) -> None: ...
 
+    def met(self, module: Any) -> bool: ...
+
 
 class Watching(Protocol):
     """What follows the making of nodes."""
@@ -76,7 +78,7 @@ class Watching(Protocol):
 class MakeTaps(Protocol):
     """The taps for diagnosis, one of each, none put in."""
 
-    def __call__(self, frames: FrameFilter, meet: Meet) -> Sequence[Tap]: ...
+    def __call__(self, frames: FrameFilter, modules: Modules) -> Sequence[Tap]: ...
 
 
 def native_off() -> Sequence[DoctorLine]:
@@ -136,7 +138,7 @@ class FrameworkBackend(Backend):
         return self._forward
 
     def observe(self, watcher: Watcher) -> Observation:
-        return Observation(self._make_taps(self._user_frames, self._modules.meet), watcher)
+        return Observation(self._make_taps(self._user_frames, self._modules), watcher)
 
     @property
     def backward_count(self) -> int:

@@ -58,8 +58,7 @@ class SeenModules(abc.ABC):
         """A module runs. Where the extension takes the stacks it tells of modules that make nodes, and of no other: a
         frozen part, or one that runs without gradients, is told here while its forwards are watched. ``inner``: inside
         another one, which may not know of it: it lies in a plain list there."""
-        known = self._met.get(id(module))
-        if known is not None and known() is module:
+        if self.met(module):
             return
         if len(self._met) >= _MOST_MET:
             self._met = {}
@@ -67,6 +66,10 @@ class SeenModules(abc.ABC):
         own_parameters = [each for each in module._parameters.values() if each is not None] if inner else []
         if not inner or any(self.parameter_name(each) is None for each in own_parameters):
             self._learn(module)
+
+    def met(self, module: Any) -> bool:
+        known = self._met.get(id(module))
+        return known is not None and known() is module
 
     def parameter_name(self, tensor: Any) -> str | None:
         """The name of a parameter of a module seen so far, None for any other tensor."""

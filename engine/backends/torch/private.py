@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -104,6 +104,9 @@ _unwrap: Callable[[Any], Any] | None = _find(
     "torch._C._functorch.get_unwrapped", "read the value behind a func.grad / vmap wrapper"
 )
 guards_tls: Any = _find("torch._guards._TLS", "stay out of a graph while torch.compile traces it")
+norms: Callable[[list[Any]], Sequence[Any]] | None = _find(
+    "torch._foreach_norm", "look at all gradients before a step in one call"
+)
 has_any_global_hook: Any = _find(
     "torch.nn.modules.module._has_any_global_hook", "follow modules without torch.compile warning of it"
 )

@@ -122,6 +122,9 @@ def test_one_that_comes_later_is_shown_and_none_is_said() -> None:
         await app.press("f8")
         assert len(app.app.screen_stack) == 1
         await app.shows("error of rank 0: zero-grad: optimizer.zero_grad()")
+        await app.press("f8")
+        app.agent.event(protocol.Found(replace(FIRST, severity="note", confidence=0.0)))
+        await app.shows("nothing found so far, in 3 iterations", "taken back, it turned out otherwise: zero-grad")
 
     drive(WIDE, body)
 

@@ -7,7 +7,7 @@ import types
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from adbg.engine.backends.base import ModuleCall, Need, Tap, Watcher
 from adbg.engine.backends.common.observing.stand_ins import StandIns
@@ -15,9 +15,16 @@ from adbg.engine.backends.common.user_files import FrameFilter
 from adbg.engine.outside import suppress
 from adbg.engine.types import SourceLine
 
-Meet = Callable[[Any, bool], None]  # a module that runs, and whether it does so inside another one
 _MOST = 20_000  # modules of which it is kept where their mode was set
 _MOST_EVALUATED = 256  # modules of which it is kept that eval() was called of them last
+
+
+class Modules(Protocol):
+    """Those seen so far."""
+
+    def meet(self, module: Any, inner: bool) -> None: ...
+
+    def met(self, module: Any) -> bool: ...
 
 
 class _Inside(threading.local):
@@ -37,12 +44,12 @@ class ModuleCalls(Tap):
     def __init__(
         self,
         frames: FrameFilter,
-        meet: Meet,
+        modules: Modules,
         stand_ins: StandIns,
         unseen: Callable[[], AbstractContextManager[Any]],
     ) -> None:
         self._frames = frames
-        self._meet = meet
+        self._meet, self._met = modules.meet, modules.met
         self._stand_ins = stand_ins
         self._unseen = unseen
         self._inside = _Inside()
@@ -54,7 +61,7 @@ class ModuleCalls(Tap):
     def put_in(self, watcher: Watcher) -> None:
         self._watcher = watcher
         self._inside = _Inside()
-        self._stand_ins.put(self.kind, "__call__", self._begins, self._ended)
+        self._stand_ins.put(self.kind, "__call__", self._begins, self._ended, self._within)
         for name in self.setters:
             self._stand_ins.put(self.kind, name, getattr(self, f"_{name}_begins"), self._mode_ended)
 
@@ -85,6 +92,15 @@ class ModuleCalls(Tap):
             inside.modules = 0
             raise
         return call
+
+    def _within(self, args: tuple[Any, ...]) -> Any:
+        """Nearly all calls are of parts that were met, inside another module: nothing is told of these. Looks up, and
+        runs no code of the program's."""
+        inside = self._inside
+        if not inside.modules or not args or not self._met(args[0]):
+            return None
+        inside.modules += 1
+        return inside
 
     def _ended(self, told: Any, result: Any, error: BaseException | None) -> None:
         inside = self._inside

@@ -22,6 +22,8 @@ from adbg.engine.outside import DISGUISED, own, suppress
 Before = Callable[[tuple[Any, ...], dict[str, Any], types.FrameType], Any]
 #: (what ``Before`` returned, the result or None, the exception or None)
 After = Callable[[Any, Any, "BaseException | None"], None]
+#: (arguments with self first) -> what ``After`` is handed, where nothing else is to be done; None: ask ``Before``.
+Within = Callable[[tuple[Any, ...]], Any]
 
 
 class StandIns:
@@ -33,13 +35,17 @@ class StandIns:
         self.codes: set[types.CodeType] = set()
         self.on = False
 
-    def put(self, owner: Any, name: str, before: Before, after: After | None = None) -> None:
-        """``owner``: a class or a module that has ``name`` itself; else nothing happens."""
+    def put(
+        self, owner: Any, name: str, before: Before, after: After | None = None, within: Within | None = None
+    ) -> None:
+        """``owner``: a class or a module that has ``name`` itself; else nothing happens. ``within``: for calls of which
+        there are many with nothing to tell; it raises nothing, runs no operator, and reads nothing of the program's
+        classes."""
         original = vars(owner).get(name)
         if original is None:
             return
         plain = original.__func__ if isinstance(original, classmethod) else original
-        ours: Any = _stand_in(self, plain, before, after)
+        ours: Any = _stand_in(self, plain, before, after, within)
         self.codes.add(ours.__code__)
         DISGUISED.add(ours.__code__)
         if plain is not original:
@@ -76,11 +82,17 @@ class StandIns:
             after(told, result, error)
 
 
-def _stand_in(stand_ins: StandIns, original: Any, before: Before, after: After | None) -> Any:
+def _stand_in(stand_ins: StandIns, original: Any, before: Before, after: After | None, within: Within | None) -> Any:
     begins, ended, strip, codes, frame = stand_ins.begins, stand_ins.ended, strip_own, stand_ins.codes, sys._getframe
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
+            told = within(args) if within is not None else None
+            if told is not None and after is not None:
+                try:
+                    return original(*args, **kwargs)
+                finally:
+                    after(told, None, None)
             told = begins(before, args, kwargs, frame(1))
             try:
                 result = original(*args, **kwargs)

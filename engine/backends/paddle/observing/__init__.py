@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from adbg.engine.backends.base import Tap
-from adbg.engine.backends.common.observing.module_calls import Meet
+from adbg.engine.backends.common.observing.module_calls import Modules
 from adbg.engine.backends.common.user_files import FrameFilter
 from adbg.engine.backends.paddle.observing.functions import FunctionsTap
 from adbg.engine.backends.paddle.observing.hooks import HooksTap
@@ -15,12 +15,12 @@ from adbg.engine.backends.paddle.observing.recomputes import RecomputesTap
 from adbg.engine.backends.paddle.observing.steps import StepsTap
 
 
-def taps(frames: FrameFilter, meet: Meet) -> Sequence[Tap]:
-    """One of each, none put in. ``frames`` finds the user's lines; ``meet`` hears of modules that run."""
+def taps(frames: FrameFilter, modules: Modules) -> Sequence[Tap]:
+    """One of each, none put in. ``frames`` finds the user's lines; ``modules`` hears of those that run."""
     operators = OperatorTap()
     return (
         StepsTap(frames),
-        ModulesTap(frames, meet),
+        ModulesTap(frames, modules),
         FunctionsTap(frames),
         HooksTap(frames),
         RecomputesTap(frames, operators),

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import paddle
 from paddle.nn import Layer
 
-from adbg.engine.backends.common.observing.module_calls import Meet, ModuleCalls
+from adbg.engine.backends.common.observing.module_calls import ModuleCalls, Modules
 from adbg.engine.backends.common.observing.stand_ins import StandIns
 from adbg.engine.backends.common.user_files import FrameFilter
 from adbg.engine.backends.paddle import private
@@ -30,8 +30,8 @@ def unseen() -> Any:
 class ModulesTap(ModuleCalls):
     kind: ClassVar[type[Layer]] = Layer
 
-    def __init__(self, frames: FrameFilter, meet: Meet) -> None:
-        super().__init__(frames, meet, StandIns(static), unseen)
+    def __init__(self, frames: FrameFilter, modules: Modules) -> None:
+        super().__init__(frames, modules, StandIns(static), unseen)
 
     def grad_mode(self) -> bool:
         return private.has_grad()

@@ -192,7 +192,7 @@ class TorchKeeping(Keeping):
         return self._mark()
 
     def number_of(self, graph: Graph, key: int) -> int | None:
-        return graph.describe(key).seq
+        return graph.number(key)
 
     def nodes_before(self, value: Any, mark: int, most: int) -> int:
         return self._older(value, mark, most)

@@ -134,7 +134,9 @@ class NonFinite(Detector):
         """What backward gave was finite, as it was looked at: what is not now was made so since."""
         backend = self.facts.backend
         found: Finding | None = None
-        for tensor in event.tensors[:: -(-len(event.tensors) // _GRADIENTS) or 1]:
+        stepped = event.tensors[:: -(-len(event.tensors) // _GRADIENTS) or 1]
+        gradients = [gradient for tensor in stepped if (gradient := backend.gradient_of(tensor)) is not None]
+        for tensor in () if backend.finite(gradients) else stepped:
             gradient = backend.gradient_of(tensor)
             if gradient is not None and not math.isfinite(backend.norm(gradient)) and any(backend.nonfinite(gradient)):
                 here = self._origins.of_gradient(tensor, gradient, event)
