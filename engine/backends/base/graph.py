@@ -68,7 +68,7 @@ class Graph(abc.ABC):
         """The framework's name alone: what ``describe`` gives, for less."""
         return self.describe(key).name
 
-    def number(self, key: int) -> int | None:
+    def seq_of(self, key: int) -> int | None:
         """The order of recording alone, as ``describe`` gives it (``seq``), for less."""
         return self.describe(key).seq
 

@@ -230,7 +230,7 @@ class TorchGraph(WalkedGraph):
             return far.name(key)
         return node_name(self.node(key))
 
-    def number(self, key: int) -> int | None:
+    def seq_of(self, key: int) -> int | None:
         far = self.far
         return private.sequence(self.node(key)) if far is None else far.number(key)
 
@@ -272,7 +272,7 @@ class TorchGraph(WalkedGraph):
             key=key,
             name=name,
             unique_name=f"{name}#{self._ordinal(key)}" if "unique_name" in needs else name,
-            seq=self.number(key),
+            seq=self.seq_of(key),
             module=self._module(key, variable) if "module" in needs else None,
             parameter=self._parameter(variable) if "parameter" in needs and variable is not None else None,
             forward=stack[0] if stack else None,

@@ -143,7 +143,7 @@ def finite(values: Sequence[Any]) -> bool:
             kinds = {(each.dtype, each.device) for each in dense}
             if private.norms is None or len(kinds) > 1 or any(dtype not in _WIDE for dtype, _ in kinds):
                 return all(math.isfinite(norm(each)) for each in dense)
-            return not dense or math.isfinite(float(torch.stack(private.norms(dense)).sum().item()))
+            return not dense or math.isfinite(float(torch.stack(list(private.norms(dense))).sum().item()))
     except own(Exception):
         return False
 

@@ -192,7 +192,7 @@ class TorchKeeping(Keeping):
         return self._mark()
 
     def number_of(self, graph: Graph, key: int) -> int | None:
-        return graph.number(key)
+        return graph.seq_of(key)
 
     def nodes_before(self, value: Any, mark: int, most: int) -> int:
         return self._older(value, mark, most)

@@ -73,6 +73,14 @@ def test_large_finite_values_are_finite(world: World) -> None:
     assert world.backend.norm(tensor) == pytest.approx(world.large * math.sqrt(2), rel=1e-6)
 
 
+def test_whether_all_of_several_are_finite(world: World) -> None:
+    good, empty = [world.tensor([1.0, -2.0]), world.tensor([0.0])], world.tensor([])
+    assert world.backend.finite(good) and world.backend.finite([]) and world.backend.finite([*good, empty, None])
+    for bad in (NAN, INF, -INF):
+        for place in range(3):
+            assert not world.backend.finite([*good[:place], world.tensor([3.0, bad, 1.0]), *good[place:]]), bad
+
+
 @pytest.mark.parametrize(
     ("text", "expected", "shape"),
     [

@@ -15,6 +15,20 @@ from adbg.engine.backends.common.user_files import FrameFilter  # noqa: E402
 from adbg.engine.backends.paddle import observing  # noqa: E402
 
 
+class Modules:
+    """Those that ran."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def meet(self, module: object, inner: bool) -> None:
+        if not self.met(module):
+            self.told.append(module)
+
+    def met(self, module: object) -> bool:
+        return any(each is module for each in self.told)
+
+
 class Told(Watcher):
     def __init__(self) -> None:
         self.events: list[tuple[str, int]] = []
@@ -60,9 +74,7 @@ def _loop() -> list[int]:
 def test_what_a_loop_does_is_told_and_all_is_put_back() -> None:
     before = _owned()
     told = Told()
-    observation = Observation(
-        observing.taps(FrameFilter(os.path.dirname(paddle.__file__)), lambda module, inner: None), told
-    )
+    observation = Observation(observing.taps(FrameFilter(os.path.dirname(paddle.__file__)), Modules()), told)
     observation.want(Need.STEPS | Need.MODULES)
     lines = _loop()
     observation.close()

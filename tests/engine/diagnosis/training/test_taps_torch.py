@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -13,6 +14,20 @@ torch = pytest.importorskip("torch")
 from adbg.engine.backends.base import ModuleCall, Need, Observation, OptimizerEvent, Watcher  # noqa: E402
 from adbg.engine.backends.common.user_files import FrameFilter  # noqa: E402
 from adbg.engine.backends.torch import observing  # noqa: E402
+
+
+class Modules:
+    """Those that ran."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def meet(self, module: object, inner: bool) -> None:
+        if not self.met(module):
+            self.told.append(module)
+
+    def met(self, module: object) -> bool:
+        return any(each is module for each in self.told)
 
 
 class Told(Watcher):
@@ -69,7 +84,7 @@ def _loop() -> list[int]:
 def test_what_a_loop_does_is_told_and_all_is_put_back() -> None:
     before = _owned()
     told = Told()
-    observation = Observation(observing.taps(FrameFilter("/nowhere"), lambda module, inner: None), told)
+    observation = Observation(observing.taps(FrameFilter("/nowhere"), Modules()), told)
     observation.want(Need.STEPS | Need.MODULES)
     _loop()
     observation.close()
@@ -86,9 +101,7 @@ def test_what_a_loop_does_is_told_and_all_is_put_back() -> None:
 
 def test_lines_are_those_of_the_calls() -> None:
     told = Told()
-    observation = Observation(
-        observing.taps(FrameFilter(os.path.dirname(torch.__file__)), lambda module, inner: None), told
-    )
+    observation = Observation(observing.taps(FrameFilter(os.path.dirname(torch.__file__)), Modules()), told)
     observation.want(Need.STEPS | Need.MODULES)
     try:
         lines = _loop()
@@ -101,7 +114,7 @@ def test_a_step_may_be_compiled_meanwhile() -> None:
     model = torch.nn.Linear(3, 2)
     before = _owned()
     told = Told()
-    observation = Observation(observing.taps(FrameFilter("/nowhere"), lambda module, inner: None), told)
+    observation = Observation(observing.taps(FrameFilter("/nowhere"), Modules()), told)
     observation.want(Need.STEPS | Need.MODULES)
     try:
         compiled = torch.compile(model, backend="eager", fullgraph=True)
@@ -109,3 +122,28 @@ def test_a_step_may_be_compiled_meanwhile() -> None:
     finally:
         observation.close()
     assert _owned() == before
+
+
+class _Raises(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        if x.sum() > 0:
+            raise ValueError("positive")
+        return x
+
+
+def test_parts_are_met_once_and_pass_by_then_also_where_one_raises() -> None:
+    """Only the outermost is told, whatever happens inside of it, and whether its parts were met before or not."""
+    told, modules = Told(), Modules()
+    inner = torch.nn.Sequential(torch.nn.Linear(3, 2), _Raises())
+    model = torch.nn.Sequential(inner, torch.nn.ReLU())
+    torch.nn.init.constant_(inner[0].weight, 1.0)
+    observation = Observation(observing.taps(FrameFilter("/nowhere"), modules), told)
+    observation.want(Need.MODULES)
+    try:
+        for sign in (-1, 1, -1, 1, -1):
+            with pytest.raises(ValueError, match="positive") if sign > 0 else nullcontext():
+                model(sign * torch.ones(1, 3) * 9)
+    finally:
+        observation.close()
+    assert told.forwards == [("Sequential", True, True)] * 5
+    assert modules.told == [model, inner, inner[0], inner[1], model[1]]
