@@ -9,7 +9,7 @@ from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detectors.graphs.calls import plain, shape, writes
 from adbg.engine.diagnosis.detectors.graphs.marks import Marks
 
-_DRAWN = frozenset({
+DRAWS = frozenset({
     "randn", "rand", "randint", "randperm", "normal", "gaussian", "uniform", "bernoulli", "poisson", "randn_like",
     "rand_like", "randint_like", "multinomial", "exponential", "standard_normal", "truncated_gaussian_random",
 })  # fmt: skip
@@ -59,7 +59,7 @@ class Origins:
 
     def operator(self, call: OperatorCall) -> None:
         name = plain(call.name)
-        if name in _DRAWN or call.name in _DRAWS_INTO:
+        if name in DRAWS or call.name in _DRAWS_INTO:
             self._put(self._drawn, call, Drawn())
         elif name in _FILLED:
             self._put(self._filled, call, None)

@@ -44,6 +44,29 @@ CALLS = {
     "torch": ("h.relu_()", "F.relu_(h)", "torch.sigmoid_(h)", "h.tanh_()", "F.elu_(h)", "h.exp_()"),
     "paddle": ("F.relu_(h)", "F.tanh_(h)", "h.sigmoid_()", "h.exp_()"),
 }
+# Weights are written in place while the module that they are for is made: it has no parts yet.
+HALF_MADE = """
+def scaled(part):
+    for value in part.parameters():
+        with NO_GRAD():
+            value.multiply_(VALUE)
+    return part
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(scaled(nn.Linear(4, 6)), nn.Tanh(), scaled(nn.Linear(6, 1)))
+net = Net()
+rule = sgd(net)
+for step in range(10):
+    loss = net(noise(8, 4)).square().mean()
+    getattr(rule, clear)()
+    loss.backward()
+    rule.step()
+    print(float(loss))
+"""
+WORDS = {
+    "torch": ("torch.no_grad", "torch.tensor(0.5)"),
+    "paddle": ("paddle.no_grad", "paddle.to_tensor(0.5)"),
+}
 # What is written through ``.data`` is no operator of the graph's: it stays an error.
 BUGGY = STEPS.replace("CALL", "h.tanh()\n    h.data.mul_(0.5)  # CAUSE")
 
@@ -51,6 +74,8 @@ BUGGY = STEPS.replace("CALL", "h.tanh()\n    h.data.mul_(0.5)  # CAUSE")
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     texts = {call: HEAD[request.param] + STEPS.replace("CALL", call) for call in CALLS[request.param]}
+    without, value = WORDS[request.param]
+    texts["half made"] = HEAD[request.param] + HALF_MADE.replace("NO_GRAD", without).replace("VALUE", value)
     if request.param == "torch":
         texts["data"] = HEAD["torch"] + BUGGY
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)

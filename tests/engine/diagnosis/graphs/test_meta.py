@@ -83,7 +83,7 @@ BUGS = {"detached": DETACHED, "leaves": LEAVES}
 # The gradients of the inner loop have no graph: nothing goes through its steps. That may be meant: a note.
 FIRST_ORDER = META.replace("UPDATE", "p - 0.1 * g").replace("LINE", "").replace(
     "fast, create_graph=True)", "fast)  # CAUSE"
-)  # fmt: skip
+).replace(", self.rate = weight(3, 8), weight(8, 1), weight(1)", " = weight(3, 8), weight(8, 1)")  # fmt: skip
 # The right way; the first order of it, too.
 SECOND = META.replace("UPDATE", "p - self.rate * g").replace("LINE", "")
 FIRST = META.replace("UPDATE", "p - self.rate * g.detach()").replace("LINE", "")

@@ -1,0 +1,123 @@
+"""A number of each sample that a broadcast lines up with the columns: ``level[t] * images``, (B,) and (B, C, H, B)."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+from adbg.engine.backends.base import Need, OperatorCall
+from adbg.engine.diagnosis.detector import Detector, detector
+from adbg.engine.diagnosis.detectors.axes.noise import DRAWS
+from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, shape
+from adbg.engine.diagnosis.detectors.graphs.marks import Marked, Marks
+from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.protocol.messages import Finding
+from adbg.engine.types import SourceLine
+
+_PICKS = frozenset({"getitem", "index_select", "gather", "take", "index", "embedding"})
+#: Element by element: each sample's number becomes another one of that sample.
+_PASSES = frozenset({
+    "sqrt", "rsqrt", "square", "exp", "log", "log1p", "sin", "cos", "neg", "abs", "sigmoid", "tanh", "clamp", "clip",
+    "scale", "add", "sub", "rsub", "subtract", "mul", "multiply", "div", "divide", "truediv", "rtruediv", "pow",
+    "reciprocal", "float", "double", "to", "cast", "clone", "contiguous", "minimum", "maximum", "elementwise_pow",
+})  # fmt: skip
+_MEET = frozenset({
+    "add", "sub", "subtract", "rsub", "mul", "multiply", "div", "divide", "truediv", "rtruediv", "pow", "lerp", "where",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbers:
+    """``said``: what makes it one number of each sample."""
+
+    said: str
+
+
+@detector("wrong-axis")
+class SamplesAlongColumns(Detector):
+    """A number of each sample (a level of noise that is picked by the sample's step, a weight that is drawn for it)
+    meets a batch of three or more axes: a broadcast lines it up with the last axis, which happens to be as long as the
+    batch, and each sample gets all numbers, one a column. With another size of batch it would be an error.
+
+    Evidence: how the numbers were made, both shapes, and the line where they meet.
+    Mistaken for: a factor of each column (parameters, buffers, statistics, an index that is the same in every
+    iteration: not told; so nothing is in the first), tables of all pairs (of two axes: not told). A warning.
+    Cost: in sampled iterations a look at the shapes of operators that draw, pick or meet.
+    """
+
+    sampled = Need.OPERATORS
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self._numbers: Marks[_Numbers] = Marks()
+        self._drawn: Marks[str] = Marks()
+        self._met: dict[SourceLine, tuple[int, weakref.ref[Any]]] = {}  # lines: in which iteration first, with what
+
+    def operator(self, call: OperatorCall) -> None:
+        if call.error is not None or not call.results:
+            return
+        name, result = plain(call.name), call.results[0]
+        sizes = shape(result)
+        if name in DRAWS and len(sizes) == 1 and sizes[0] > 1:
+            said = f"{call.name} at {place(line_of(call.lines))} draws {sizes[0]} numbers"
+            self._drawn.put(result, said, call.name, line_of(call.lines))
+            if self._is_new(call, result) and "int" not in str(result.dtype):
+                self._numbers.put(result, _Numbers(said), call.name, line_of(call.lines))
+        elif name in _PICKS and len(call.operands) == 2 and len(sizes) == 1:
+            self._picks(call, sizes[0])
+        elif len(call.operands) == 1 or len(sizes) == 1:
+            known = next((found for each in call.operands if (found := self._numbers.of(each)) is not None), None)
+            if known is not None and name in _PASSES and sizes == shape(known.ref()):
+                self._numbers.put(result, known.what, known.name, known.line)
+        elif name in _MEET and len(sizes) >= 3 and sizes[0] == sizes[-1]:
+            self._meets(call, sizes)
+
+    def _picks(self, call: OperatorCall, count: int) -> None:
+        """An element of a table for each sample, by an index that this iteration made."""
+        table, index = call.operands
+        if len(shape(table)) != 1 or shape(index) != [count] or count < 2 or "int" not in str(index.dtype):
+            return
+        if not self._is_new(call, index):
+            return
+        drawn = self._drawn.of(index)
+        by = f", and {drawn.what}" if drawn is not None else ""
+        said = f"{call.name} at {place(line_of(call.lines))} picks {count} elements of a table of {shape(table)[0]}{by}"
+        self._numbers.put(call.results[0], _Numbers(said), call.name, line_of(call.lines))
+
+    def _is_new(self, call: OperatorCall, value: Any) -> bool:
+        """Whether each iteration makes it anew: known from the second on."""
+        line, iteration = line_of(call.lines), self.facts.iteration
+        if line is None:
+            return False
+        first, ref = self._met.setdefault(line, (iteration, weakref.ref(value)))
+        return iteration > first and ref() is not value
+
+    def _meets(self, call: OperatorCall, sizes: list[int]) -> None:
+        for each in call.operands:
+            known = self._numbers.of(each)
+            if known is None or shape(each) != [sizes[0]]:
+                continue
+            others = [other for other in call.operands if other is not each and shape(other)[:1] == sizes[:1]]
+            if others and len(shape(others[0])) == len(sizes):
+                self._tell(known, call, sizes, shape(others[0]))
+                return
+
+    def _tell(self, known: Marked[_Numbers], call: OperatorCall, sizes: list[int], other: list[int]) -> None:
+        facts, line, count = self.facts, line_of(call.lines), sizes[0]
+        axes = ", ".join(["-1", *["1"] * (len(sizes) - 1)])
+        facts.tell(
+            Finding(
+                0, "wrong-axis", "warning", 0.8,
+                f"{call.name} at {place(line)} meets {other} with {count} numbers, one of each of the {count} samples, "
+                f"and a broadcast lines them up with the last axis, which is {count} long too: each sample gets all of "
+                f"them, one a column; give them the axes that they lack (reshape({axes}))",
+                iteration=facts.iteration + 1, forward=line, cause=facts.cause(line),
+                evidence=[
+                    known.what.said,
+                    f"{call.name} takes [{count}] and {other}, and gives {sizes}: number i meets column i of every "
+                    f"sample, and with a batch of another size this line fails",
+                ],
+                next=[f"b {place(line)}", "info node"],
+            )
+        )  # fmt: skip

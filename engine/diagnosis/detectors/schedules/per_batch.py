@@ -1,0 +1,99 @@
+"""Schedules that count epochs, and are stepped in each batch: all that they do is over as the run begins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from adbg.engine.diagnosis.detector import OptimizerEvent, detector
+from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, rate_commands
+from adbg.engine.diagnosis.detectors.training.source import place
+from adbg.engine.diagnosis.ledger import Optimizer
+from adbg.engine.protocol.messages import Finding
+from adbg.engine.types import SourceLine
+
+if TYPE_CHECKING:
+    from adbg.engine.diagnosis.facts import Facts
+
+_STEPS = 60  # of an optimizer, from which on a part of them is a small one
+_PART = 0.1  # of them, within which all is over
+_LOW = 0.05  # of the highest rate: what is left for the rest of the run
+
+
+@dataclass(slots=True)
+class _Scheduler:
+    kind: str
+    made: SourceLine | None
+    optimizer: int = 0
+    stepped: int = 0
+    line: SourceLine | None = None
+    others: set[SourceLine | None] = field(default_factory=set)  # lines that step it
+
+
+@detector("zero-learning-rate")
+class StepsInBatches(LoopDetector):
+    """A schedule with milestones in epochs is stepped behind every batch: the rate falls to a small part of its first
+    within the first epoch, stays there, and the run hardly learns.
+
+    Evidence: the rates, at which step they fell last, and how often optimizer and scheduler stepped.
+    Mistaken for: a warm-up or a search of rates (these rise), a schedule that goes on falling (another finding), rates
+    that are set by hand (no scheduler steps, not told), a run of which only the begin is watched. A warning.
+    Cost: none.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self._schedulers: dict[int, _Scheduler] = {}
+
+    def applied(self) -> bool:
+        return bool(self._schedulers)
+
+    def happens(self, event: OptimizerEvent, optimizer: Optimizer | None) -> None:
+        scheduler = event.scheduler
+        if scheduler is None or event.what not in ("scheduler", "scheduled"):
+            return
+        known = self._schedulers.get(id(scheduler))
+        if known is None or event.what == "scheduler":
+            made = event.line if event.what == "scheduler" else None
+            known = self._schedulers[id(scheduler)] = _Scheduler(type(scheduler).__name__, made)
+        if event.optimizer is not None:
+            known.optimizer = id(event.optimizer)
+        if event.what == "scheduled":
+            known.stepped += 1
+            known.line = event.line
+            known.others.add(event.line)
+
+    def end(self) -> None:
+        for known in self._schedulers.values():
+            owner = self.ledger.optimizers.get(known.optimizer)
+            if owner is None and len(self.ledger.optimizers) == 1:  # Paddle's know no optimizer
+                owner = next(iter(self.ledger.optimizers.values()))
+            if owner is not None:
+                self._judge(known, owner)
+
+    def _judge(self, known: _Scheduler, owner: Optimizer) -> None:
+        rates = [high for _, high in owner.rates]
+        if len(rates) < _STEPS or known.stepped < 0.9 * len(rates) or len(known.others) > 1 or rates[0] <= 0:
+            return
+        falls = [at for at in range(1, len(rates)) if rates[at] != rates[at - 1]]
+        steps_down = all(rates[at] < rates[at - 1] for at in falls)
+        if not falls or not steps_down or falls[-1] > _PART * len(rates) or rates[-1] > _LOW * rates[0]:
+            return
+        facts, last, share = self.facts, falls[-1], rates[0] / rates[-1] if rates[-1] else 0.0
+        small = f"a {share:.0f}th of it" if share else "0"
+        facts.tell(
+            Finding(
+                0, "zero-learning-rate", "warning", 0.82,
+                f"the learning rate of {owner.kind} falls from {rates[0]:.3g} to {small} within its first {last} of "
+                f"{len(rates)} steps, and stays there: {known.kind} counts its own steps, and steps once per batch; "
+                "step it per epoch, or give it numbers of batches",
+                cause=facts.cause(known.line or known.made),
+                evidence=[
+                    f"the rate changed at steps {', '.join(str(at + 1) for at in falls[:6])}"
+                    f"{', …' if len(falls) > 6 else ''}, and not in the {len(rates) - last} steps behind these",
+                    f"{known.kind}, made at {place(known.made)}, stepped {known.stepped} times in {place(known.line)}, "
+                    f"{owner.kind} {len(rates)}",
+                ],
+                next=rate_commands(self, owner),
+            )
+        )  # fmt: skip
