@@ -1,64 +1,175 @@
-"""Loops that only look whether something has changed: who goes round in one does nothing else."""
+"""Loops that only look whether something has changed: who goes round in one does nothing else. Read in the source, and
+in the variables of the function; no code of the program runs."""
 
 from __future__ import annotations
 
 import ast
+import bisect
 import functools
 import os
+import signal
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from adbg.engine.diagnosis.source import called_name, tree_of
 from adbg.engine.outside import suppress
+from adbg.engine.own_files import own_folders
 from adbg.engine.proc import Proc
 
-# What asks a thread, a lock, a queue or a process of this program. Not what asks a clock, a file or a network: these
-# change by themselves.
+# What asks a thread, a lock, a queue or a process of this program, where it is asked of one of these modules' things.
+# Not what asks a clock, a file or a network, nor the program's own classes: these may change by themselves.
 _ASKS = frozenset({
-    "is_set", "is_alive", "empty", "full", "qsize", "locked", "done", "running", "ready", "len", "any", "all", "bool",
+    "is_set", "is_alive", "empty", "full", "qsize", "locked", "done", "running", "ready", "wait", "acquire",
 })  # fmt: skip
-_SAYS = frozenset({"sleep", "print", "debug", "info", "warning", "write", "flush", "yield_now"})
-_VALUES = (
-    ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp,
-    ast.GeneratorExp, ast.ListComp, ast.comprehension, ast.Call, ast.Tuple, ast.List, ast.JoinedStr, ast.FormattedValue,
-    ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.keyword,
+_OF = ("threading", "_thread", "queue", "_queue", "multiprocessing", "concurrent.futures", "torch.multiprocessing")
+_COUNTS = frozenset({"len", "any", "all", "bool"})
+_PLAIN = (bool, int, float, str, bytes, type(None))
+_KEPT = (list, tuple, dict, set, frozenset)
+_SAYS = frozenset({"sleep", "print", "debug", "info", "warning", "write", "flush"})
+#: What a thread may do now and then without waking anybody.
+_NOTES = _SAYS | {"append", "time", "monotonic", "perf_counter", "add_scalar", "log", "format", "round", "len", "float"}
+_PARTS = (
+    ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Constant, ast.expr_context, ast.operator, ast.unaryop,
+    ast.boolop, ast.cmpop,
 )  # fmt: skip
+_SIGNALS = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGHUP", "SIGINT")
+_NOTHING = object()
 
 
-@functools.lru_cache(256)
-def polls_at(file: str, line: int) -> int:
-    """The first line of the innermost loop around that line, where all that it does is to look again; 0 elsewhere."""
-    found: ast.While | ast.For | None = None
+# ---- loops
+
+
+@functools.lru_cache(32)
+def _loops(file: str) -> list[tuple[int, int, ast.AST]]:
+    """(first line, last line, node) of every loop and function of a file, by first line."""
     tree = tree_of(file)
-    for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, (ast.While, ast.For, ast.FunctionDef)) and node.lineno <= line <= (node.end_lineno or 0):
-            found = node if isinstance(node, (ast.While, ast.For)) else None  # walked from the outside in
-    if not isinstance(found, ast.While) or found.orelse or not _asks(found.test):
+    kinds = (ast.While, ast.For, ast.FunctionDef, ast.Lambda)
+    found = [each for each in ast.walk(tree) if isinstance(each, kinds)] if tree is not None else []
+    return sorted(((each.lineno, each.end_lineno or 0, each) for each in found), key=lambda row: row[:2])
+
+
+def _loop_at(file: str, line: int) -> ast.While | None:
+    """The innermost loop around a line, where that is a ``while``."""
+    rows = _loops(file)
+    for first, last, node in reversed(rows[: bisect.bisect_right(rows, line, key=lambda row: row[0])]):
+        if first <= line <= last:
+            return node if isinstance(node, ast.While) and not node.orelse else None
+    return None
+
+
+def polls_at(file: str, line: int, values: Mapping[str, Any]) -> int:
+    """The first line of the innermost loop around that line, where all that it does is to look again; 0 elsewhere.
+    ``values``: the variables of the function."""
+    loop = _loop_at(file, line)
+    if loop is None or isinstance(loop.test, ast.Constant) or not _asks(loop.test, values):
         return 0
-    asked = {each.id for each in ast.walk(found.test) if isinstance(each, ast.Name)}
-    counted = {
-        each.target.id
-        for each in ast.walk(found)
-        if isinstance(each, ast.AugAssign) and isinstance(each.target, ast.Name)
-    }
-    return 0 if asked & counted or not all(map(_changes_nothing, found.body)) else found.lineno
+    asked = {each.id for each in ast.walk(loop.test) if isinstance(each, ast.Name)}
+    counts = (each.target for each in ast.walk(loop) if isinstance(each, ast.AugAssign))
+    ends = any(isinstance(each, ast.Name) and each.id in asked for each in counts)  # by itself, after so many turns
+    return 0 if ends or not all(_changes_nothing(each, values) for each in loop.body) else loop.lineno
 
 
-def _asks(test: ast.expr) -> bool:
-    return all(
-        isinstance(each, _VALUES) and (not isinstance(each, ast.Call) or called_name(each) in _ASKS)
-        for each in ast.walk(test)
-    )
+def asks_again(file: str, line: int, values: Mapping[str, Any]) -> bool:
+    """Whether a wait that ran out is begun anew: it stands in a ``try``, whose handlers do nothing, in a loop without
+    end."""
+    loop = _loop_at(file, line)
+    if loop is None or not isinstance(loop.test, ast.Constant):
+        return False
+    for each in loop.body:
+        if isinstance(each, ast.Try) and each.lineno <= line <= (each.body[-1].end_lineno or 0):
+            return all(_changes_nothing(part, values) for handler in each.handlers for part in handler.body)
+    return False
 
 
-def _changes_nothing(statement: ast.stmt) -> bool:
+def wakes_nobody(file: str, line: int) -> bool:
+    """Whether the loop around that line goes on for ever, and does nothing for which another thread could wait."""
+    loop = _loop_at(file, line)
+    if loop is None:
+        return False
+    for each in (part for statement in loop.body for part in ast.walk(statement)):
+        if isinstance(each, (ast.Return, ast.Break, ast.Raise, ast.Await, ast.Yield, ast.Global, ast.Nonlocal)):
+            return False
+        if isinstance(each, ast.Call) and called_name(each) not in _NOTES:
+            return False
+        if isinstance(each, (ast.Attribute, ast.Subscript)) and isinstance(each.ctx, (ast.Store, ast.Del)):
+            return False
+    return True
+
+
+# ---- expressions
+
+
+def _asks(test: ast.expr, values: Mapping[str, Any]) -> bool:
+    """Whether it asks nothing but flags and things of ``_OF``."""
+    if isinstance(test, ast.Call):
+        called = called_name(test)
+        if isinstance(test.func, ast.Attribute):
+            owner = _value(test.func.value, values)
+            return called in _ASKS and type(owner).__module__.startswith(_OF)
+        return called in _COUNTS and all(_asks_of(each, values) for each in test.args)
+    if isinstance(test, (ast.Name, ast.Attribute)):
+        found = _value(test, values)
+        return type(found) in _PLAIN or type(found) in _KEPT
+    return isinstance(test, _PARTS) and all(_asks(each, values) for each in _operands(test))
+
+
+def _asks_of(value: ast.expr, values: Mapping[str, Any]) -> bool:
+    """The same of what is counted: a list of things, or one question of each."""
+    if not isinstance(value, (ast.GeneratorExp, ast.ListComp)):
+        return type(_value(value, values)) in _KEPT
+    among = _value(value.generators[0].iter, values)
+    target = value.generators[0].target
+    if len(value.generators) > 1 or type(among) not in (list, tuple) or not isinstance(target, ast.Name):
+        return False
+    return bool(among) and all(_asks(value.elt, {**values, target.id: each}) for each in among[:16])
+
+
+def _operands(test: ast.expr) -> Iterator[ast.expr]:
+    return (each for each in ast.iter_child_nodes(test) if isinstance(each, ast.expr))
+
+
+def _value(expression: ast.expr, values: Mapping[str, Any]) -> Any:
+    """Of a variable, or of an attribute that an instance has itself: nothing runs."""
+    if isinstance(expression, ast.Name):
+        return values.get(expression.id, _NOTHING)
+    if not isinstance(expression, ast.Attribute):
+        return _NOTHING
+    owner = _value(expression.value, values)
+    try:
+        own = object.__getattribute__(owner, "__dict__")
+    except AttributeError:
+        return _NOTHING
+    found = (vars(kind)[expression.attr] for kind in type(owner).__mro__ if expression.attr in vars(kind))
+    shadowed = any(hasattr(type(each), "__get__") for each in found)  # a property
+    return own.get(expression.attr, _NOTHING) if type(own) is dict and not shadowed else _NOTHING
+
+
+def _changes_nothing(statement: ast.stmt, values: Mapping[str, Any]) -> bool:
     """It waits, counts or prints."""
     if isinstance(statement, ast.If):
-        return _asks(statement.test) and all(map(_changes_nothing, [*statement.body, *statement.orelse]))
+        inner = [*statement.body, *statement.orelse]
+        return all(isinstance(each, (ast.expr, *_PARTS)) for each in ast.walk(statement.test)) and all(
+            _changes_nothing(each, values) for each in inner
+        )
     if isinstance(statement, ast.Expr):
         value = statement.value
-        return isinstance(value, ast.Constant) or called_name(value) in _SAYS
+        return isinstance(value, ast.Constant) or called_name(value) in _SAYS or _asks(value, values)
     if isinstance(statement, ast.AugAssign):
         return isinstance(statement.target, ast.Name) and isinstance(statement.value, (ast.Constant, ast.Name))
     return isinstance(statement, (ast.Pass, ast.Continue))
+
+
+# ---- the system
+
+
+def handles_signals() -> bool:
+    """Whether the program has a function of its own for a signal: that may set what is waited for."""
+    for name in _SIGNALS:
+        known = signal.getsignal(getattr(signal, name, signal.SIGINT))
+        code = getattr(getattr(known, "__func__", known), "__code__", None)
+        if code is not None and not code.co_filename.startswith(own_folders()):
+            return True
+    return False
 
 
 def spent(thread: int) -> float:

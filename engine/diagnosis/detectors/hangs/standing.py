@@ -34,8 +34,10 @@ class Standing(Detector):
     Evidence: where each thread stands, and that neither it nor a process below it has computed anything meanwhile.
     Mistaken for: a program that waits for what comes from outside (a network, a file, a timer, input): told is what
     waits for a thread or a process of its own; of processes, which may wait for something outside themselves, and where
-    a thread looks again and again (a loop that does nothing else, a wait with a time limit) or sleeps in between, a
-    warning, and later. Taken back when the program goes on. Of a job the front end compares what its ranks call, as
+    a thread looks again and again (a loop that asks nothing but flags, locks and queues, a wait with a time limit that
+    is begun anew) or sleeps in between and wakes nobody by its source, a warning, and later. Not told: a loop that asks
+    a clock, a file, or an object of a class of the program's; where a function of the program handles signals, which
+    may set a flag. Taken back when the program goes on. Of a job the front end compares what its ranks call, as
     ``why hang`` does.
     Cost: a look at the frames of each thread every two seconds, 0.1 ms, from a thread of adbg's.
     """
@@ -50,6 +52,7 @@ class Standing(Detector):
         self._below: dict[int, Process] | None = None
         self._told = 0
         self._shared = 0.0
+        self._here = -1  # the iteration of the last look
         self._why = ""  # it could not look
         own_threads.begin(_look_again, "adbg-standing", (weakref.ref(self), self._over), end=self._over.set)
 
@@ -69,14 +72,16 @@ class Standing(Detector):
         self._why = f"it failed: {type(error).__name__}: {error}"
 
     def look(self) -> None:
-        waits = program_waits()
+        here = self.facts.iteration
+        waits = program_waits(loops=here == self._here)  # a program that goes on need not be read
+        self._here = here
         main = threading.main_thread().ident
         wait = waits.get(main) if waits is not None and main is not None else None
         if waits is None or wait is None or not (self._waits(wait) or (wait.line is not None and self._of_job())):
             self._moves()
             return
         polls = frozenset(each.number for each in waits.values() if each.polls)
-        place = (wait.place, self.facts.iteration, polls)
+        place = (wait.place, here, polls)
         now, spent = time.monotonic(), time.process_time() - sum(map(polling.spent, polls))
         if place != self._place or spent - self._spent > _BUSY * max(now - self._since, _PERIOD):
             self._moves()
@@ -121,12 +126,15 @@ class Standing(Detector):
             self._why = "the program stood, and the system does not tell of the processes below it (/proc)"
             return
         if not rest(self._below, below, _BUSY * seconds):
+            self._since, self._below = time.monotonic(), below  # from here on they may
             return
         if self._may_go_on(main, others, seconds):
             return
-        certain = not below and all(
-            each.kind == "thread" and not each.timed and not each.polls for each in waits.values()
-        )
+        signals = polling.handles_signals()
+        if signals and (main.polls or main.timed):
+            return  # a service that waits to be told to go on
+        alone = all(each.kind == "thread" and not each.timed and not each.polls for each in waits.values())
+        certain = alone and not below and not signals
         waited = _waited_for(main, waits)
         line = waited.line or main.line
         self._told = self.facts.tell(
@@ -138,13 +146,19 @@ class Standing(Detector):
         )  # fmt: skip
 
     def _may_go_on(self, main: Wait, others: list[Wait], seconds: float) -> bool:
-        """One of them is in a call of which nothing is known, or has not been seen going round for long enough."""
-        if any(each.kind in ("other", "ranks") and not each.timed and not self._turns(each) for each in others):
-            return True
+        """One of them is in a call of which nothing is known, may wake another one as its time comes, or has not been
+        seen going round for long enough."""
         limited = main.timed and not main.joins
-        if limited and not self._turns(main):
-            return True  # it waits for as long as it said, for the first time
-        by_itself = limited or main.polls or any(each.polls or each.sleeps for each in others)
+        if limited and not (main.again and self._turns(main)):
+            return True
+        for each in others:
+            known = each.kind in ("thread", "process")
+            if each.timer or (not known and not _by_itself(each)):
+                return True
+            own = each.line is not None and _by_itself(each) and not each.joins
+            if own and not (each.beats and self._turns(each)):
+                return True
+        by_itself = limited or main.polls or any(each.polls or _by_itself(each) for each in others)
         return bool(by_itself) and seconds < _LOOKS
 
 
@@ -204,14 +218,16 @@ def _message(main: Wait, waited: Wait, others: list[Wait], below: dict[int, Proc
         return f"the program hangs: it waits for a lock at {place(main.line)}, and no thread that could release it runs"
     rest = "no other thread of the program lives" if not others else "none of its other threads goes on"
     if any(each.sleeps for each in others):
-        rest = "none of its other threads does more than sleep and look again"
-    end = "end it" if main.polls else "wake it"
-    return f"the program hangs: it waits in {_where(main)}, and {rest}: nothing can {end}"
+        rest = "none of its other threads does anything for which it could wait"
+    if main.polls or main.timed or any(_by_itself(each) for each in others):
+        return f"the program hangs, as far as can be seen: it waits in {_where(main)}, and {rest}"
+    return f"the program hangs: it waits in {_where(main)}, and {rest}: nothing can wake it"
 
 
 def _evidence(main: Wait, others: list[Wait], below: dict[int, Process], seconds: float) -> Iterator[str]:
-    loops = ", but for loops that look whether something has changed" * any(each.polls for each in (main, *others))
-    yield f"for {seconds:.0f} s nothing was computed, in this process or below it{loops}"
+    by_itself = any(each.polls or _by_itself(each) for each in (main, *others))
+    but = ", but for what goes round in loops that change nothing" if by_itself else ""
+    yield f"for {seconds:.0f} s nothing was computed, in this process or below it{but}"
     for wait in (main, *others[:6]):
         if wait.line is not None:
             again = ", again and again" if wait.sleeps or (wait.timed and not wait.joins) else ""

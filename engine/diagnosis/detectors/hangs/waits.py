@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from adbg.engine.diagnosis.detectors.hangs.polling import polls_at
+from adbg.engine.diagnosis.detectors.hangs import polling
 from adbg.engine.diagnosis.values import is_users
 from adbg.engine.frames import locals_elsewhere
 from adbg.engine.python.user_code import OWN, framework_roots, owner_of, source_line
@@ -44,8 +44,11 @@ class Wait:
         timed: it goes on by itself after a while.
         joins: the thread whose end it waits for.
         held: it waits for a lock, not for what somebody puts or sets.
-        polls: the first line of the loop that it goes round in, where all that this does is to look again; 0: none.
         sleeps: it is in a sleep that its own line calls for.
+        polls: the first line of the loop that it goes round in, where all that this does is to look again; 0: none.
+        again: a wait that runs out is begun anew, and nothing else happens then.
+        beats: the loop around it goes on for ever, and wakes nobody.
+        timer: it is a ``threading.Timer`` whose time has not come.
         number: the system's of the thread; 0: not known.
     """
 
@@ -57,13 +60,17 @@ class Wait:
     timed: bool = False
     joins: int = 0
     held: bool = False
-    polls: int = 0
     sleeps: bool = False
+    polls: int = 0
+    again: bool = False
+    beats: bool = False
+    timer: bool = False
     number: int = 0
 
 
-def program_waits() -> dict[int, Wait] | None:
-    """By ident, every thread of the program's that runs Python; None where one of them is in adbg's hands."""
+def program_waits(loops: bool) -> dict[int, Wait] | None:
+    """By ident, every thread of the program's that runs Python; None where one of them is in adbg's hands. ``loops``:
+    what goes round is found out, too, for which files are parsed: 0.1 s for one of 4,500 lines, once."""
     known = dict(getattr(threading, "_active", {}))  # ``enumerate`` takes a lock, which may be what hangs
     found = {}
     for ident, innermost in sys._current_frames().items():
@@ -71,47 +78,53 @@ def program_waits() -> dict[int, Wait] | None:
         name = str(thread.name) if thread is not None else f"thread {ident}"
         if name.startswith("adbg-"):
             continue
-        wait = _wait(name, innermost)
+        wait = _wait(name, innermost, loops)
         if wait is None:
             return None
-        found[ident] = replace(wait, number=getattr(thread, "native_id", None) or 0)
+        timer = isinstance(thread, threading.Timer) and not thread.finished.is_set()
+        found[ident] = replace(wait, timer=timer, number=getattr(thread, "native_id", None) or 0)
     return found
 
 
-def _wait(name: str, innermost: types.FrameType) -> Wait | None:
+def _wait(name: str, innermost: types.FrameType, loops: bool) -> Wait | None:
     roots = framework_roots()
     inside: list[types.FrameType] = []  # the library's and the framework's, innermost first
     frame: types.FrameType | None = innermost
     while frame is not None and not is_users(frame):
+        if frame.f_code.co_name == "_bootstrap" and str(frame.f_globals.get("__name__")) == "multiprocessing.process":
+            # The program's function has returned, or there is none (a loader's worker): what is above began it all.
+            return Wait(name, None, (id(innermost), innermost.f_lasti), "other")
         if owner_of(frame, roots) != OWN:
             inside.append(frame)
         elif str(frame.f_globals.get("__name__")).startswith(_HOLDS):
             return None
         frame = frame.f_back
     if frame is None:  # a library's thread: one of a pool that waits for work, a monitor that looks now and then
-        kind = _kind(inside)
-        if (
-            str(innermost.f_globals.get("__name__")) in _LOCKS
-        ):  # one that looks now and then, as tqdm's, waits for a lock
-            kind = "thread"
+        # One that looks now and then, as tqdm's, waits for a lock with a limit.
+        monitor = str(innermost.f_globals.get("__name__")) in _LOCKS
+        kind = "thread" if monitor else _kind(inside)
         timed = _timed(locals_elsewhere(innermost, innermost)) if kind == "thread" else False
         started = innermost.f_code.co_name == "run"  # it runs a built-in function
         return Wait(name, None, (id(innermost), innermost.f_lasti), "other" if started else kind, timed=timed)
     line, place = source_line(frame), (id(frame), frame.f_lasti)
-    polls = polls_at(line.file, line.line) if line is not None and _only_looks(inside) else 0
-    if line is not None and polls:
+    looks = line is not None and loops and _only_looks(inside)
+    variables = {**frame.f_globals, **locals_elsewhere(frame, innermost)} if looks else {}
+    if line is not None and looks and (polls := polling.polls_at(line.file, line.line, variables)):
         return Wait(name, replace(line, line=polls), (id(frame), polls), "thread", polls=polls)
+    again = line is not None and looks and polling.asks_again(line.file, line.line, variables)
+    beats = line is not None and looks and polling.wakes_nobody(line.file, line.line)
+    del variables
     if not inside:
         text = linecache.getline(line.file, line.line).partition("#")[0] if line is not None else ""
         kind = "thread" if _CALLS.search(text) else "other"
-        return Wait(name, line, place, kind, held=bool(_OF_LOCK.search(text)), sleeps=bool(_SLEEPS.search(text)))
+        sleeps = bool(_SLEEPS.search(text))
+        return Wait(name, line, place, kind, held=bool(_OF_LOCK.search(text)), sleeps=sleeps, beats=beats)
     kind = _kind(inside)
     call = inside[-1]
     values = locals_elsewhere(call, innermost) if kind == "thread" else {}  # of the standard library's function
     joins = getattr(values.get("self"), "ident", 0) if call.f_code.co_name == "join" else 0
-    return Wait(
-        name, line, place, kind, _called(call), _timed(values), int(joins or 0), call.f_code.co_name == "acquire"
-    )
+    held = call.f_code.co_name == "acquire"
+    return Wait(name, line, place, kind, _called(call), _timed(values), int(joins or 0), held, again=again, beats=beats)
 
 
 def _kind(inside: Sequence[types.FrameType]) -> str:

@@ -171,7 +171,7 @@ while True:
     step()
 """,
 }
-GOES_ROUND = tuple(STANDS)[-4:]
+GOES_ROUND = tuple(STANDS)[-5:]
 OF_PROCESSES = ("joined before it is read", "a worker of a pool dies")  # which may wait for something outside
 GOES_ON = {
     "a thread sleeps": """\
