@@ -1,10 +1,14 @@
-"""Places in source files as the user writes them: FILE:LINE and FILE:FIRST-LAST. Pure, any thread."""
+"""Places in source files as the user writes them: FILE:LINE and FILE:FIRST-LAST; and what stands there, parsed. Any
+thread."""
 
 from __future__ import annotations
 
+import ast
 import os
 import re
+import threading
 from dataclasses import dataclass
+from typing import Any
 
 from adbg.engine.errors import CommandError
 from adbg.engine.names import file_matches
@@ -12,6 +16,8 @@ from adbg.engine.outside import own
 
 _PLACE = re.compile(r"(?P<file>.*[^:]):(?P<first>\d+)(?:-(?P<last>\d+))?", re.DOTALL)
 EXAMPLE = "model.py:10-14"
+_PARSES = threading.RLock()
+_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +61,19 @@ def parse_lines(text: str, example: str = EXAMPLE) -> Lines:
             f"for example: {example}",
         )
     return Lines(match["file"].removeprefix("./"), first, last)
+
+
+def parsed(text: str | bytes, file: str = "<unknown>", mode: str = "exec") -> Any:
+    """``ast.parse``. Raises what that does: SyntaxError, ValueError, RecursionError.
+
+    Python 3.11 counts in one place for all threads how deep a tree is: where another one parses meanwhile, SystemError
+    is raised ("AST constructor recursion depth mismatch", seen in 3.11.7). Threads of adbg's wait for each other; where
+    one of the program's comes between, it is tried again.
+    """
+    for _ in range(_TRIES):
+        try:
+            with _PARSES:
+                return ast.parse(text, file, mode)
+        except SystemError:
+            continue
+    raise ValueError("the source cannot be parsed now: other threads parse, too")

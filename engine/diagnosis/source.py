@@ -10,6 +10,7 @@ import types
 from collections.abc import Iterator, Sequence
 
 from adbg.engine.outside import own
+from adbg.engine.places import parsed
 from adbg.engine.types import SourceLine
 
 _LARGEST = 20_000  # lines of a file that is parsed
@@ -22,7 +23,8 @@ def tree_of(file: str) -> ast.Module | None:
     if not lines or len(lines) > _LARGEST:
         return None
     try:
-        return ast.parse("".join(lines))
+        tree: ast.Module = parsed("".join(lines))
+        return tree
     except own(SyntaxError, ValueError, RecursionError):
         return None
 

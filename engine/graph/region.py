@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from adbg.engine.backends.base import CreationWatch, Graph
 from adbg.engine.names import file_matches
-from adbg.engine.places import Lines, parse_lines
+from adbg.engine.places import Lines, parse_lines, parsed
 from adbg.engine.types import SourceLine
 
 INSIDE, BOUNDARY, LEAF = "inside", "boundary", "leaf"
@@ -55,7 +55,7 @@ def block_region(frame: types.FrameType, made: CreationWatch | None) -> Region:
     name, line = frame.f_code.co_filename, frame.f_lineno
     file = name if name.startswith("<") else os.path.abspath(name)
     try:
-        tree = ast.parse("".join(linecache.getlines(name, frame.f_globals)))
+        tree = parsed("".join(linecache.getlines(name, frame.f_globals)))
     except (SyntaxError, ValueError):
         return Region(file, line, line, made)
     blocks = [node for node in ast.walk(tree) if isinstance(node, (ast.With, ast.AsyncWith))]

@@ -19,6 +19,7 @@ from adbg.engine.inspect.context import StopContext
 from adbg.engine.inspect.value_text import type_name
 from adbg.engine.inspect.variables import rank
 from adbg.engine.outside import own
+from adbg.engine.places import parsed
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.python.namespaces import SavedNames
 
@@ -38,7 +39,7 @@ class Unknown(Exception):
 def attributes(stop: StopContext, request: protocol.Attributes) -> protocol.AttributesBody:
     """Names behind the dot of ``request.expression``: a chain of names, attributes and items. None of anything else."""
     try:
-        tree = ast.parse(request.expression.strip(), mode="eval").body
+        tree = parsed(request.expression.strip(), mode="eval").body
         value = follow(tree, lambda name: _named(stop, name, request.frameId), types_alone=True)
     except (Unknown, CommandError, SyntaxError, ValueError, MemoryError, RecursionError):
         return protocol.AttributesBody([])

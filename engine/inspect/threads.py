@@ -6,7 +6,6 @@ frame is held no longer than an answer takes: it would keep its locals alive.
 
 from __future__ import annotations
 
-import ast
 import os
 import sys
 import sysconfig
@@ -24,6 +23,7 @@ from adbg.engine.inspect.still_text import still_text
 from adbg.engine.inspect.value_text import type_name
 from adbg.engine.inspect.variables import rank
 from adbg.engine.outside import DISGUISED, own, suppress
+from adbg.engine.places import parsed
 from adbg.engine.protocol.messages import (
     AllThreadsBody,
     RunningNode,
@@ -256,7 +256,7 @@ def _value(
         raise UnknownName(f"name {name!r} is not defined in that frame", "`info locals` lists its names")
 
     try:
-        tree = ast.parse(expression.strip(), mode="eval").body
+        tree = parsed(expression.strip(), mode="eval").body
         value = follow(tree, named)
     except SyntaxError as error:
         raise CommandError(f"{expression!r} is no expression: {error.msg}") from None

@@ -18,6 +18,7 @@ from typing import Any
 
 from adbg.engine.errors import AdbgError, CommandError, UnknownName
 from adbg.engine.outside import own
+from adbg.engine.places import parsed
 from adbg.engine.python.locals import write_locals
 from adbg.engine.python.namespaces import GRADIENT_NAMES, Namespace, NormHelper, node_namespace
 from adbg.engine.python.thread_stdout import thread_stdout
@@ -62,7 +63,7 @@ def _expression(text: str) -> tuple[types.CodeType, tuple[str, ...]]:
     if not text:
         raise CommandError("nothing to evaluate", "example: p norm(grad_outputs[0])")
     try:
-        tree = ast.parse(text, _FILE, "eval")
+        tree = parsed(text, _FILE, "eval")
         code = _compile(tree, "eval")
     except SyntaxError as error:
         hint = "statements run with '!', a gradient is changed with 'set'" if _is_statement(text) else ""
@@ -88,7 +89,7 @@ def _compile(tree: Any, mode: str) -> types.CodeType:
 
 def _is_statement(text: str) -> bool:
     try:
-        ast.parse(text, _FILE, "exec")
+        parsed(text, _FILE, "exec")
     except own(SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return True
@@ -174,7 +175,7 @@ def execute(statements: str, namespace: Namespace) -> str:
 
 def _statements(text: str) -> ast.Module:
     try:
-        tree = ast.parse(text, _FILE, "exec")
+        tree: ast.Module = parsed(text, _FILE, "exec")
         _compile(tree, "exec")
         return tree
     except SyntaxError as error:
@@ -187,7 +188,7 @@ def _assigned(text: str) -> frozenset[str]:
     """Names bound at the top level of the statements, without those declared ``global``."""
     symbols = symtable.symtable(text, _FILE, "exec")
     bound = {s.get_name() for s in symbols.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()}
-    declared = {name for node in _top_level(ast.parse(text)) if isinstance(node, ast.Global) for name in node.names}
+    declared = {name for node in _top_level(parsed(text)) if isinstance(node, ast.Global) for name in node.names}
     return frozenset(bound - declared)
 
 
@@ -274,7 +275,7 @@ def parse_target(text: str, items: bool = False) -> GradTarget | PythonTarget:
     """
     text = text.strip()
     try:
-        tree = ast.parse(text, _FILE, "eval").body
+        tree = parsed(text, _FILE, "eval").body
     except own(SyntaxError, ValueError, RecursionError, MemoryError):
         raise CommandError(
             f"{text!r} is nothing that can be set", "example: set grad_outputs[0] = grad_outputs[0] * 2"

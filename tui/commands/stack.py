@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from adbg.engine.errors import CommandError
 from adbg.engine.names import file_matches
-from adbg.engine.places import parse_lines
+from adbg.engine.places import parse_lines, parsed
 from adbg.engine.protocol.messages import StackFrame
 from adbg.engine.types import SourceLine
 from adbg.tui.commands.table import CommandResult, choice_of, command, count_of, no_argument
@@ -202,7 +202,7 @@ def _function_to_list(file: str, name: str) -> SourceLine:
                 look(child, inside)
 
     try:
-        look(ast.parse("".join(linecache.getlines(file))), "")
+        look(parsed("".join(linecache.getlines(file))), "")
     except (SyntaxError, ValueError, RecursionError):
         found = []
     if len(found) == 1:

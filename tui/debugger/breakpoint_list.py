@@ -46,7 +46,8 @@ class Breakpoint:
     def unmatched_text(self) -> str:
         """Said after the first backward that it was compared with."""
         what = "Tracepoint" if self.trace else "Breakpoint"
-        return f"{what} {self.id} ({self.spec}) matched nothing in this backward: {self.message}. It stays set"
+        why = f": {self.message}" if self.message else ""
+        return f"{what} {self.id} ({self.spec}) matched nothing in this backward{why}. It stays set"
 
     @property
     def request(self) -> BreakpointRequest:

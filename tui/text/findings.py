@@ -234,10 +234,17 @@ def iterations_text(count: int) -> str:
 
 
 def taken_back_lines(findings: Sequence[Finding]) -> list[str]:
-    """What the list does not show any more."""
-    return [f"taken back, it turned out otherwise: {each.kind}: {each.message}" for each in findings]
+    """What the list does not show any more: the last few, each place once."""
+    last = {(each.kind, each.cause): each for each in findings}
+    shown = list(last.values())[-_TAKEN_BACK:]
+    more = f" (and {len(last) - len(shown)} before)" if len(last) > len(shown) else ""
+    return [
+        f"taken back, it turned out otherwise{more if each is shown[0] else ''}: {each.kind}: {each.message}"
+        for each in shown
+    ]
 
 
+_TAKEN_BACK = 3  # of them are shown
 _SEVERAL = 8  # iterations: "not-optimized" and "no-gradient" tell in the sixth and the eighth
 
 

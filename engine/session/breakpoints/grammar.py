@@ -18,7 +18,6 @@ What a name or a path takes is decided in ``names``.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import difflib
 import re
@@ -37,7 +36,7 @@ from adbg.engine.names import (
     short_names,
 )
 from adbg.engine.outside import own
-from adbg.engine.places import parse_lines
+from adbg.engine.places import parse_lines, parsed
 from adbg.engine.types import NodeInfo, Phase, SourceLine, SpecKind
 
 __all__ = [
@@ -322,7 +321,7 @@ class _Suffixes:
 def syntax_problem(expression: str) -> str:
     """Why ``expression`` is not a Python expression; "" when it is one."""
     try:
-        ast.parse(expression.strip(), mode="eval")
+        parsed(expression.strip(), mode="eval")
     except SyntaxError as error:
         return error.msg or "invalid syntax"
     except own(ValueError, RecursionError, MemoryError) as error:

@@ -9,6 +9,7 @@ from collections.abc import Collection
 
 from adbg.engine.names import file_matches
 from adbg.engine.outside import own
+from adbg.engine.places import parsed
 
 _LARGEST = 20_000  # lines of a file that is parsed: some 0.5 s
 _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -35,7 +36,7 @@ def why_none(file: str, line: int, made: Collection[int]) -> str:
     if not text:
         return "that line is empty"
     try:
-        tree = ast.parse("".join(lines))
+        tree = parsed("".join(lines))
     except own(SyntaxError, ValueError, RecursionError):
         return ""
     around = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and _first(node) <= line <= _last(node)]

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from adbg import engine
 from adbg.engine.errors import CommandError
+from adbg.engine.places import parsed
 
 REPEATED = "run-differs"  # of two runs that are compared here: no detector's
 _DETECTORS = Path(engine.__path__[0]) / "diagnosis" / "detectors"
@@ -39,7 +40,7 @@ def detectors() -> tuple[DetectorText, ...]:
 
 def read(source: str, family: str) -> Iterator[DetectorText]:
     """The detectors of one module."""
-    for node in ast.parse(source).body:
+    for node in parsed(source).body:
         if not isinstance(node, ast.ClassDef):
             continue
         for mark in node.decorator_list:

@@ -126,9 +126,11 @@ class Findings:
         return ranked(told)
 
     def taken_back(self) -> list[Finding]:
-        """What was told, and turned out otherwise."""
+        """What was told, and turned out otherwise; not what was told again since."""
         with self._lock:
-            return [told.finding for told in self._told.values() if told.finding.confidence <= 0]
+            every = [told.finding for told in self._told.values()]
+        stand = {(each.kind, each.cause) for each in every if each.confidence > 0}
+        return [each for each in every if each.confidence <= 0 and (each.kind, each.cause) not in stand]
 
     def examined(self) -> list[Examined]:
         """What all came to so far, of those that told."""

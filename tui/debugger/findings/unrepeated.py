@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from adbg.engine.places import parsed
 from adbg.engine.protocol.messages import Cause
 
 _MOST_FILES = 50
@@ -89,7 +90,7 @@ def _trees(files: Iterable[str]) -> Iterator[tuple[str, ast.Module]]:
         seen.add(file)
         try:
             with open(file, encoding="utf-8") as source:
-                tree = ast.parse(source.read())
+                tree = parsed(source.read())
         except (OSError, SyntaxError, ValueError):
             continue
         yield file, tree

@@ -33,6 +33,10 @@ class _Inside(threading.local):
         self.mode: SourceLine | None = None  # of the train() or eval() that runs
         self.setting = False
 
+    def leave(self) -> None:
+        """One that nothing was told of has ended."""
+        self.modules = max(self.modules - 1, 0)
+
 
 class ModuleCalls(Tap):
     """A framework's own tap names the class, and how to compute unseen."""
@@ -93,20 +97,23 @@ class ModuleCalls(Tap):
             raise
         return call
 
-    def _within(self, args: tuple[Any, ...]) -> Any:
+    def _within(self, args: tuple[Any, ...]) -> Callable[[], None] | None:
         """Nearly all calls are of parts that were met, inside another module: nothing is told of these. Looks up, and
         runs no code of the program's."""
         inside = self._inside
         if not inside.modules or not args or not self._met(args[0]):
             return None
         inside.modules += 1
-        return inside
+        return inside.leave
 
     def _ended(self, told: Any, result: Any, error: BaseException | None) -> None:
-        inside = self._inside
-        inside.modules = max(inside.modules - 1, 0)
+        if isinstance(told, _Inside):
+            told.leave()
+            return
+        # The outermost: whatever an exception or a Ctrl-C left of those within is over.
+        self._inside.modules = 0
         watcher = self._watcher
-        if told is inside or watcher is None or error is not None:
+        if watcher is None or error is not None:
             return
         told.results = result
         with self._unseen():

@@ -22,8 +22,9 @@ from adbg.engine.outside import DISGUISED, own, suppress
 Before = Callable[[tuple[Any, ...], dict[str, Any], types.FrameType], Any]
 #: (what ``Before`` returned, the result or None, the exception or None)
 After = Callable[[Any, Any, "BaseException | None"], None]
-#: (arguments with self first) -> what ``After`` is handed, where nothing else is to be done; None: ask ``Before``.
-Within = Callable[[tuple[Any, ...]], Any]
+#: (arguments with self first) -> what is called as the call has ended, where nothing else is to be done; None: ask
+#: ``Before``.
+Within = Callable[[tuple[Any, ...]], "Callable[[], None] | None"]
 
 
 class StandIns:
@@ -87,12 +88,12 @@ def _stand_in(stand_ins: StandIns, original: Any, before: Before, after: After |
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            told = within(args) if within is not None else None
-            if told is not None and after is not None:
+            leave = within(args) if within is not None else None
+            if leave is not None:
                 try:
                     return original(*args, **kwargs)
                 finally:
-                    after(told, None, None)
+                    leave()
             told = begins(before, args, kwargs, frame(1))
             try:
                 result = original(*args, **kwargs)

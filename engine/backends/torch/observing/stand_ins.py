@@ -25,8 +25,11 @@ class TorchStandIns(StandIns):
     def restore(self) -> None:
         handler, self._compiler = self._compiler, None
         if handler is not None:
-            handler.remove_start_callback(self._compile_begins)
-            handler.remove_end_callback(self._compile_ended)
+            for remove, ours in (
+                (handler.remove_start_callback, self._compile_begins), (handler.remove_end_callback, self._compile_ended),
+            ):  # fmt: skip
+                with suppress(Exception):  # ``torch._dynamo.reset`` has forgotten them
+                    remove(ours)
         super().restore()
 
     def begins(self, before: Before, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:

@@ -24,6 +24,7 @@ from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
 
 _MOST = 64  # calls that run at the same time
+_STEPS = 512  # parameters that one iteration steps away from
 _LARGEST = 5_000  # nodes of a graph that is searched
 _KEYWORD = "create_graph"
 #: What is made with these is meant to carry no gradient, or is none of the values that it is made of.
@@ -86,8 +87,7 @@ class Graphless(Detector):
     A note where the weights of a model are a step of such gradients away from the parameters that are trained (MAML):
     that is its first-order form, in which nothing goes through the step.
     Mistaken for: gradients that are factors (weights of losses, maps of saliency), steps away from what they are of
-    (adversarial examples, samplers, inner loops of meta-learning), and those that are detached or only printed: none
-    is told. A residual of which only some terms have no graph could be a target on purpose: less sure.
+    (adversarial examples, samplers; of parameters the note), and those that are detached or only printed: none is told. A residual of which only some terms have no graph could be a target on purpose: less sure.
     Cost: in sampled iterations a look at the operands of each operator, once ``grad`` was called so.
     """
 
@@ -102,12 +102,17 @@ class Graphless(Detector):
         self._running: dict[int, _Call] = {}  # by number
         self._stepped: Marks[_Stepped] = Marks()
         self._inner: list[_Stepped] = []  # since the last step of an optimizer
+        self._inner_in = 0  # the iteration of the last of them
         self._waiting: list[tuple[_Term, SourceLine | None, bool]] = []  # of losses, until an optimizer steps
 
     def applied(self) -> bool:
         return self._calls > 0
 
     # ---- the calls
+
+    def iteration_end(self) -> None:
+        if self.facts.iteration > self._inner_in + 1:  # no optimizer steps: the program writes its updates itself
+            self._inner = []
 
     def backward_begin(self, running: Running) -> None:
         if not self.facts.sampled or len(running.chain) > 1:
@@ -192,7 +197,9 @@ class Graphless(Detector):
     def _steps(self, call: OperatorCall, term: _Term, at: SourceLine | None, parameters: list[Any]) -> None:
         """That operator makes a step away from parameters."""
         results = [each for each in call.results if each.requires_grad and not each.is_leaf]
-        if parameters and results and len(self._inner) < _MOST:
+        single = plain(call.name) in ("add", "sub", "subtract", "rsub")
+        if parameters and results and single and len(self._inner) < _STEPS:
+            self._inner_in = self.facts.iteration
             self._inner.append(_Stepped(replace(term.call, weights=frozenset(map(id, parameters))), at))
             for result in results:
                 self._stepped.put(result, self._inner[-1], call.name, at)

@@ -3,7 +3,6 @@ one target may be a number, or a tensor without a graph."""
 
 from __future__ import annotations
 
-import ast
 import sys
 import types
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from adbg.engine.diagnosis.values import is_users
 from adbg.engine.diagnosis.variables import UNDEFINED, value_of
 from adbg.engine.frames import forget_stack
 from adbg.engine.outside import own
+from adbg.engine.places import parsed
 from adbg.engine.python.user_code import source_line
 from adbg.engine.types import SourceLine
 
@@ -64,7 +64,7 @@ def is_of(frame: types.FrameType, line: SourceLine) -> bool:
 
 def value_in(name: str, frame: types.FrameType) -> Any:
     try:
-        return value_of(ast.parse(name, mode="eval").body, frame)
+        return value_of(parsed(name, mode="eval").body, frame)
     except own(SyntaxError):
         return UNDEFINED
 

@@ -13,6 +13,7 @@ from typing import Any
 from adbg.engine.diagnosis.source import called_name
 from adbg.engine.outside import suppress
 from adbg.engine.own_files import is_library
+from adbg.engine.places import parsed
 from adbg.engine.types import SourceLine
 
 _UNWRITTEN = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"}
@@ -52,7 +53,7 @@ class _Source:
     def __init__(self, function: Any) -> None:
         source, self.first = inspect.getsourcelines(function)
         self.file = inspect.getsourcefile(function) or function.__code__.co_filename
-        tree = ast.parse(textwrap.dedent("".join(source)))
+        tree = parsed(textwrap.dedent("".join(source)))
         self.body = next(node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
         self._function = function
 

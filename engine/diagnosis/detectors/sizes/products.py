@@ -12,11 +12,14 @@ from adbg.engine.diagnosis.detectors.sizes.sizes import Origin, Size
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.diagnosis.source import assigned, assigned_before, assigned_names, called_name, scope_at, tree_of
 from adbg.engine.graph.index import index_of
+from adbg.engine.places import parsed
 from adbg.engine.types import SourceLine
 
 PRODUCTS = frozenset({"mm", "matmul", "bmm", "addmm", "linear", "mul", "multiply", "mv", "dot", "einsum"})
 WHY = "both factors of this product are 0, and the gradient of each is the other one times what flows in: both stay 0"
-_NEAR = 3  # nodes between a product and a parameter that is a factor of it: a transpose, a cast
+# Nodes between a product and a parameter that a factor of it is made of: a transpose, a cast; of what is no matrix, the
+# product before it between two views.
+_NEAR = 6
 
 
 def stops(size: Size) -> bool:
@@ -96,7 +99,7 @@ def _meant(written: ast.expr, call: ast.Call, loops: list[ast.For]) -> list[ast.
         if loop.lineno <= call.lineno <= (loop.end_lineno or 0) and first in assigned_names(loop):
             every = loop.iter.elts if isinstance(loop.iter, (ast.Tuple, ast.List)) else []
             paths = [f"{ast.unparse(each)}.{rest}".rstrip(".") for each in every]
-            return [ast.parse(each, mode="eval").body for each in paths] or [written]
+            return [parsed(each, mode="eval").body for each in paths] or [written]
     return [written]
 
 
