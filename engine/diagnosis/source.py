@@ -46,6 +46,14 @@ def scope_at(file: str, line: int) -> ast.AST | None:
     return found
 
 
+def loops_around(file: str, line: int) -> int:
+    """How many loops of its function a line stands in."""
+    scope = scope_at(file, line)
+    every = ast.walk(scope) if scope is not None else ()
+    loops = [each for each in every if isinstance(each, (ast.For, ast.While))]
+    return sum(each.lineno < line <= (each.end_lineno or 0) for each in loops)
+
+
 def line_naming(file: str, name: str) -> SourceLine | None:
     """The only line of a file that calls ``name``, in capitals or not: ``nn.Sigmoid()``."""
     found: set[int] = set()

@@ -25,9 +25,8 @@ class TorchStandIns(StandIns):
     def restore(self) -> None:
         handler, self._compiler = self._compiler, None
         if handler is not None:
-            for remove, ours in (
-                (handler.remove_start_callback, self._compile_begins), (handler.remove_end_callback, self._compile_ended),
-            ):  # fmt: skip
+            starts, ends = handler.remove_start_callback, handler.remove_end_callback
+            for remove, ours in ((starts, self._compile_begins), (ends, self._compile_ended)):
                 with suppress(Exception):  # ``torch._dynamo.reset`` has forgotten them
                     remove(ours)
         super().restore()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +15,7 @@ from adbg.engine.diagnosis.detectors.axes.noise import DRAWS
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, shape
 from adbg.engine.diagnosis.detectors.graphs.marks import Marked, Marks
 from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.diagnosis.source import assigned_before, tree_of
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
 
@@ -27,11 +31,16 @@ _MEET = frozenset({
 })  # fmt: skip
 
 
+_BATCH = re.compile(r"\.shape\[0\]|\.size\(0\)|\.size\(dim=0\)|\blen\(|\bbatch|_batch\b|\bbs\b|\bbsz\b")
+_FIRST = re.compile(r"^\(?\s*(\w+)\s*,.*=.*\.(?:shape|size\(\))\s*$")  # ``b, c, h, w = x.shape``
+
+
 @dataclass(frozen=True, slots=True)
 class _Numbers:
-    """``said``: what makes it one number of each sample."""
+    """``said``: what they are; ``sized``: what says that there is one of each sample; "" where nothing does."""
 
     said: str
+    sized: str
 
 
 @detector("wrong-axis")
@@ -40,9 +49,11 @@ class SamplesAlongColumns(Detector):
     meets a batch of three or more axes: a broadcast lines it up with the last axis, which happens to be as long as the
     batch, and each sample gets all numbers, one a column. With another size of batch it would be an error.
 
-    Evidence: how the numbers were made, both shapes, and the line where they meet.
+    Evidence: how the numbers were made, as many as the batch has samples by that line (``x.shape[0]``, ``len(x)``,
+    ``batch_size``), both shapes, and the line where they meet.
     Mistaken for: a factor of each column (parameters, buffers, statistics, an index that is the same in every
-    iteration: not told; so nothing is in the first), tables of all pairs (of two axes: not told). A warning.
+    iteration: not told; so nothing is in the first), tables of all pairs (of two axes: not told). A warning; a note
+    where random numbers are drawn by a line that does not say for what.
     Cost: in sampled iterations a look at the shapes of operators that draw, pick or meet.
     """
 
@@ -51,7 +62,7 @@ class SamplesAlongColumns(Detector):
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
         self._numbers: Marks[_Numbers] = Marks()
-        self._drawn: Marks[str] = Marks()
+        self._drawn: Marks[_Numbers] = Marks()
         self._met: dict[SourceLine, tuple[int, weakref.ref[Any]]] = {}  # lines: in which iteration first, with what
 
     def operator(self, call: OperatorCall) -> None:
@@ -60,10 +71,10 @@ class SamplesAlongColumns(Detector):
         name, result = plain(call.name), call.results[0]
         sizes = shape(result)
         if name in DRAWS and len(sizes) == 1 and sizes[0] > 1:
-            said = f"{call.name} at {place(line_of(call.lines))} draws {sizes[0]} numbers"
-            self._drawn.put(result, said, call.name, line_of(call.lines))
+            what = _Numbers(f"{call.name} at {place(line_of(call.lines))} draws {sizes[0]} numbers", _sized(call))
+            self._drawn.put(result, what, call.name, line_of(call.lines))
             if self._is_new(call, result) and "int" not in str(result.dtype):
-                self._numbers.put(result, _Numbers(said), call.name, line_of(call.lines))
+                self._numbers.put(result, what, call.name, line_of(call.lines))
         elif name in _PICKS and len(call.operands) == 2 and len(sizes) == 1:
             self._picks(call, sizes[0])
         elif len(call.operands) == 1 or len(sizes) == 1:
@@ -76,14 +87,17 @@ class SamplesAlongColumns(Detector):
     def _picks(self, call: OperatorCall, count: int) -> None:
         """An element of a table for each sample, by an index that this iteration made."""
         table, index = call.operands
-        if len(shape(table)) != 1 or shape(index) != [count] or count < 2 or "int" not in str(index.dtype):
+        plain_table = len(shape(table)) == 1 and not table.requires_grad
+        if not plain_table or shape(index) != [count] or count < 2 or "int" not in str(index.dtype):
             return
         if not self._is_new(call, index):
             return
         drawn = self._drawn.of(index)
-        by = f", and {drawn.what}" if drawn is not None else ""
+        if drawn is None:
+            return
+        by = f", and {drawn.what.said}"
         said = f"{call.name} at {place(line_of(call.lines))} picks {count} elements of a table of {shape(table)[0]}{by}"
-        self._numbers.put(call.results[0], _Numbers(said), call.name, line_of(call.lines))
+        self._numbers.put(call.results[0], _Numbers(said, drawn.what.sized), call.name, line_of(call.lines))
 
     def _is_new(self, call: OperatorCall, value: Any) -> bool:
         """Whether each iteration makes it anew: known from the second on."""
@@ -104,20 +118,48 @@ class SamplesAlongColumns(Detector):
                 return
 
     def _tell(self, known: Marked[_Numbers], call: OperatorCall, sizes: list[int], other: list[int]) -> None:
-        facts, line, count = self.facts, line_of(call.lines), sizes[0]
+        facts, line, count, what = self.facts, line_of(call.lines), sizes[0], known.what
         axes = ", ".join(["-1", *["1"] * (len(sizes) - 1)])
+        each = f"one of each of the {count} samples, " if what.sized else ""
+        evidence = [
+            what.said + (f", as many as there are samples: {what.sized}" if what.sized else ""),
+            f"{call.name} takes [{count}] and {other}, and gives {sizes}: number i meets column i of every sample",
+        ]
+        if not what.sized:
+            evidence.append(f"what decides: whether there is to be a number of each column; of each sample it is "
+                            f"reshape({axes})")  # fmt: skip
         facts.tell(
             Finding(
-                0, "wrong-axis", "warning", 0.8,
-                f"{call.name} at {place(line)} meets {other} with {count} numbers, one of each of the {count} samples, "
-                f"and a broadcast lines them up with the last axis, which is {count} long too: each sample gets all of "
-                f"them, one a column; give them the axes that they lack (reshape({axes}))",
-                iteration=facts.iteration + 1, forward=line, cause=facts.cause(line),
-                evidence=[
-                    known.what.said,
-                    f"{call.name} takes [{count}] and {other}, and gives {sizes}: number i meets column i of every "
-                    f"sample, and with a batch of another size this line fails",
-                ],
-                next=[f"b {place(line)}", "info node"],
+                0, "wrong-axis", "warning" if what.sized else "note", 0.85 if what.sized else 0.4,
+                f"{call.name} at {place(line)} meets {other} with {count} numbers, {each}and a broadcast lines them up "
+                f"with the last axis, which is {count} long too: each sample gets all of them, one a column"
+                + (f"; give them the axes that they lack (reshape({axes}))" if what.sized else ""),
+                iteration=facts.iteration + 1, forward=line, cause=facts.cause(line), evidence=evidence,
+                next=[f"b {place(line)}", "info node"] if call.results[0].requires_grad else [],
             )
         )  # fmt: skip
+
+
+def _sized(call: OperatorCall) -> str:
+    """The line that says that as many are drawn as there are samples; "" where none does."""
+    for line in call.lines:
+        text = Facts.text_of(line)
+        if _BATCH.search(text.partition("#")[0]):
+            return text
+        names = {each.id for each in _names(line)}
+        for name in names:
+            before = assigned_before(line.file, line.line, name)
+            if before is not None:
+                given = ast.unparse(before[1])
+                first = _FIRST.match(given)
+                if (first is not None and first[1] == name) or (first is None and _BATCH.search(given)):
+                    return f"{text}, {given}"
+    return ""
+
+
+def _names(line: SourceLine) -> Iterator[ast.Name]:
+    """Of a line's expressions."""
+    tree = tree_of(line.file)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Name) and node.lineno == line.line and isinstance(node.ctx, ast.Load):
+            yield node

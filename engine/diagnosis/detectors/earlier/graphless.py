@@ -87,7 +87,8 @@ class Graphless(Detector):
     A note where the weights of a model are a step of such gradients away from the parameters that are trained (MAML):
     that is its first-order form, in which nothing goes through the step.
     Mistaken for: gradients that are factors (weights of losses, maps of saliency), steps away from what they are of
-    (adversarial examples, samplers; of parameters the note), and those that are detached or only printed: none is told. A residual of which only some terms have no graph could be a target on purpose: less sure.
+    (adversarial examples, samplers; of parameters the note), and those that are detached or only printed: none is told.
+    A residual of which only some terms have no graph could be a target on purpose: less sure.
     Cost: in sampled iterations a look at the operands of each operator, once ``grad`` was called so.
     """
 
@@ -111,7 +112,7 @@ class Graphless(Detector):
     # ---- the calls
 
     def iteration_end(self) -> None:
-        if self.facts.iteration > self._inner_in + 1:  # no optimizer steps: the program writes its updates itself
+        if self.facts.iteration > self._inner_in + _MOST:  # no optimizer steps: the program writes its updates itself
             self._inner = []
 
     def backward_begin(self, running: Running) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from adbg.engine.diagnosis.detector import OptimizerEvent, detector
 from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, rate_commands
 from adbg.engine.diagnosis.detectors.training.source import place
 from adbg.engine.diagnosis.ledger import Optimizer
+from adbg.engine.diagnosis.source import loops_around
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
 
@@ -22,6 +24,7 @@ _LOW = 0.05  # of the highest rate: what is left for the rest of the run
 
 @dataclass(slots=True)
 class _Scheduler:
+    ref: weakref.ref[Any]
     kind: str
     made: SourceLine | None
     optimizer: int = 0
@@ -35,9 +38,11 @@ class StepsInBatches(LoopDetector):
     """A schedule with milestones in epochs is stepped behind every batch: the rate falls to a small part of its first
     within the first epoch, stays there, and the run hardly learns.
 
-    Evidence: the rates, at which step they fell last, and how often optimizer and scheduler stepped.
+    Evidence: the rates, at which step they fell last, how often optimizer and scheduler stepped, and the two loops, of
+    epochs and of batches, that the line stands in.
     Mistaken for: a warm-up or a search of rates (these rise), a schedule that goes on falling (another finding), rates
-    that are set by hand (no scheduler steps, not told), a run of which only the begin is watched. A warning.
+    that are set by hand (no scheduler steps, not told), a phase of high rates on purpose. A warning; a note where the
+    line stands in one loop alone, so that a step may be an epoch.
     Cost: none.
     """
 
@@ -53,9 +58,12 @@ class StepsInBatches(LoopDetector):
         if scheduler is None or event.what not in ("scheduler", "scheduled"):
             return
         known = self._schedulers.get(id(scheduler))
-        if known is None or event.what == "scheduler":
+        if known is None or known.ref() is not scheduler:
+            if known is not None:
+                self._ended(known)  # another one has its place in memory
             made = event.line if event.what == "scheduler" else None
-            known = self._schedulers[id(scheduler)] = _Scheduler(type(scheduler).__name__, made)
+            known = _Scheduler(weakref.ref(scheduler), type(scheduler).__name__, made)
+            self._schedulers[id(scheduler)] = known
         if event.optimizer is not None:
             known.optimizer = id(event.optimizer)
         if event.what == "scheduled":
@@ -65,11 +73,14 @@ class StepsInBatches(LoopDetector):
 
     def end(self) -> None:
         for known in self._schedulers.values():
-            owner = self.ledger.optimizers.get(known.optimizer)
-            if owner is None and len(self.ledger.optimizers) == 1:  # Paddle's know no optimizer
-                owner = next(iter(self.ledger.optimizers.values()))
-            if owner is not None:
-                self._judge(known, owner)
+            self._ended(known)
+
+    def _ended(self, known: _Scheduler) -> None:
+        owner = self.ledger.optimizers.get(known.optimizer)
+        if owner is None and len(self.ledger.optimizers) == 1:  # Paddle's know no optimizer
+            owner = next(iter(self.ledger.optimizers.values()))
+        if owner is not None:
+            self._judge(known, owner)
 
     def _judge(self, known: _Scheduler, owner: Optimizer) -> None:
         rates = [high for _, high in owner.rates]
@@ -79,14 +90,15 @@ class StepsInBatches(LoopDetector):
         steps_down = all(rates[at] < rates[at - 1] for at in falls)
         if not falls or not steps_down or falls[-1] > _PART * len(rates) or rates[-1] > _LOW * rates[0]:
             return
-        facts, last, share = self.facts, falls[-1], rates[0] / rates[-1] if rates[-1] else 0.0
-        small = f"a {share:.0f}th of it" if share else "0"
+        facts, last, line = self.facts, falls[-1], known.line
+        epochs = line is not None and loops_around(line.file, line.line) > 1
+        advice = "; step it per epoch, or give it numbers of batches" if epochs else ", right if that is an epoch"
         facts.tell(
             Finding(
-                0, "zero-learning-rate", "warning", 0.82,
-                f"the learning rate of {owner.kind} falls from {rates[0]:.3g} to {small} within its first {last} of "
-                f"{len(rates)} steps, and stays there: {known.kind} counts its own steps, and steps once per batch; "
-                "step it per epoch, or give it numbers of batches",
+                0, "zero-learning-rate", "warning" if epochs else "note", 0.8 if epochs else 0.45,
+                f"the learning rate of {owner.kind} falls from {rates[0]:.3g} to {rates[-1]:.3g} within its first "
+                f"{last} of {len(rates)} steps, and stays there: {known.kind} counts its own steps, and steps once for "
+                f"each of the optimizer's{advice}",
                 cause=facts.cause(known.line or known.made),
                 evidence=[
                     f"the rate changed at steps {', '.join(str(at + 1) for at in falls[:6])}"

@@ -18,8 +18,10 @@ def drawn(*shape):
     return framework.rand(*shape)
 def integers(n, count):
     return framework.randint(0, n, (count,))
-def sgd(net):
-    return framework.optim.SGD(net.parameters(), 0.01), "zero_grad"
+def parameter(count):
+    return nn.Parameter(framework.zeros(count))
+def sgd(*values):
+    return framework.optim.SGD(values, 0.01), "zero_grad"
 def conv(a, b):
     return nn.Conv2d(a, b, 3, padding=1)
 """,
@@ -33,34 +35,38 @@ def drawn(*shape):
     return framework.rand(shape)
 def integers(n, count):
     return framework.randint(0, n, [count])
-def sgd(net):
-    return framework.optimizer.SGD(0.01, parameters=net.parameters()), "clear_grad"
+def parameter(count):
+    return framework.create_parameter([count], "float32")
+def sgd(*values):
+    return framework.optimizer.SGD(0.01, parameters=list(values)), "clear_grad"
 def conv(a, b):
     return nn.Conv2D(a, b, 3, padding=1)
 """,
 }
 TRAIN = """
 net = nn.Sequential(conv(1, 4), nn.Tanh(), conv(4, 1))
-optimizer, clear = sgd(net)
-table = framework.linspace(0.1, 0.9, 20)
+table, learnt = framework.linspace(0.1, 0.9, 20), parameter(20)
+optimizer, clear = sgd(*net.parameters(), learnt)
 columns = integers(20, 8)
 for _ in range(10):
     x = noise(8, 1, 8, 8)
     BODY
+    loss = loss + 0.01 * learnt.square().sum()
     getattr(optimizer, clear)()
     loss.backward()
     optimizer.step()
     print(float(loss))
 """
 WRONG = {
-    "picked": """level = table[integers(20, 8)]
+    "picked": """level = table[integers(20, x.shape[0])]
     mixed = level.sqrt() * x  # CAUSE
     loss = (net(mixed) - x).square().mean()""",
-    "drawn": """t = drawn(8)
+    "drawn": """b, c, h, w = x.shape
+    t = drawn(b)
     keep = 1 - t
     mixed = x * keep  # CAUSE
     loss = (net(mixed) - x).square().mean()""",
-    "weights": """weight = table[integers(20, 8)]
+    "weights": """weight = table[integers(20, len(x))]
     squares = (net(x) - x).square()
     loss = (weight * squares).mean()  # CAUSE""",
 }
@@ -68,18 +74,30 @@ RIGHT = {
     "with its axes": """level = table[integers(20, 8)].reshape((-1, 1, 1, 1))
     loss = (net(level.sqrt() * x) - x).square().mean()""",
     "of the columns": "loss = (net(table[columns] * x) - x).square().mean()",
+    "bias of positions": """at = integers(20, x.shape[0])
+    loss = (net(x) + learnt[at] - x).square().mean()""",
     "a statistic": "loss = (net(x - x.mean((0, 1, 2))) - x).square().mean()",
     "of each sample's sum": """weight = table[integers(20, 8)]
     loss = (weight * (net(x) - x).square().mean((1, 2, 3))).mean()""",
-    "all pairs": """weight = drawn(8)
+    "all pairs": """weighb, c, h, w = x.shape
+    t = drawn(b)
     flat = net(x).reshape((8, 64))
     loss = ((flat @ flat.t()) * weight).mean()""",
 }
 
 
+# Nothing says for what they are drawn.
+UNSAID = {
+    "a gain of each column": "loss = (net(x * drawn(x.shape[-1])) - x).square().mean()",
+    "a number": "loss = (net(x * (0.5 + drawn(8))) - x).square().mean()",
+}
+
+
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    texts = {name: HEAD[request.param] + TRAIN.replace("BODY", body) for name, body in {**WRONG, **RIGHT}.items()}
+    texts = {
+        name: HEAD[request.param] + TRAIN.replace("BODY", body) for name, body in {**WRONG, **RIGHT, **UNSAID}.items()
+    }
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
 
 
@@ -98,3 +116,9 @@ def test_each_sample_gets_the_numbers_of_all(runs: dict[str, Run], name: str) ->
 @pytest.mark.parametrize("name", RIGHT)
 def test_what_is_meant(runs: dict[str, Run], name: str) -> None:
     runs[name].check_healthy()
+
+
+@each
+@pytest.mark.parametrize("name", UNSAID)
+def test_where_nothing_says_of_what_they_are_a_note_asks(runs: dict[str, Run], name: str) -> None:
+    runs[name].check_healthy("wrong-axis")

@@ -264,9 +264,14 @@ class Program:
                 self.first.set()
 
     def end(self) -> None:
-        if self.process.poll() is None:
+        """adbg ends the program as it is told to end; killed itself, it would leave that to go round for ever."""
+        self.process.terminate()
+        try:
+            self.process.wait(patience(20))
+        except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+            self.process.wait()
+            raise
 
 
 def program(folder: Path, text: str) -> Program:
@@ -279,6 +284,8 @@ def program(folder: Path, text: str) -> Program:
 def programs() -> Iterator[list[Program]]:
     made: list[Program] = []
     yield made
+    for each in made:
+        each.process.terminate()  # all at once
     for each in made:
         each.end()
 

@@ -66,6 +66,8 @@ HEALTHY = {
     "a little less": ("milestones([4, 6], 0.5)", STEP),
     "down and up": ("by(lambda step: 0.01 if 4 <= step < 9 else 1.0)", STEP),
 }
+# One loop: a step may be an epoch.
+WHOLE = RUN.replace("    for _ in range(20):\n", "").replace("        ", "    ").replace("range(8)", "range(160)")
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +76,8 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         name: HEAD[request.param] + RUN.replace("MADE", made).replace("PER_STEP", step).replace("PER_EPOCH", epoch)
         for name, (made, (step, epoch)) in {**BUGGY, **HEALTHY}.items()
     }
+    whole = WHOLE.replace("MADE", "milestones([10], 0.01)").replace("PER_STEP", STEP[0]).replace("PER_EPOCH", "pass")
+    texts["whole"] = HEAD[request.param] + whole
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
 
 
@@ -93,3 +97,8 @@ def test_all_is_over_in_the_first_epoch(runs: dict[str, Run], name: str) -> None
 @pytest.mark.parametrize("name", HEALTHY)
 def test_schedules_that_are_meant_so(runs: dict[str, Run], name: str) -> None:
     runs[name].check_healthy()
+
+
+@each
+def test_a_step_that_may_be_an_epoch(runs: dict[str, Run]) -> None:
+    runs["whole"].check_healthy("zero-learning-rate")
