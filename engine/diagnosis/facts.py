@@ -16,6 +16,7 @@ from adbg.engine.protocol.messages import Cause, Finding, FoundAt, RankFacts
 from adbg.engine.types import SourceLine
 
 _ASKED_AGAIN = 100  # times that names are looked up anew before the first backward
+_AT_STOP = ("why alive", "info graph")
 _WEIGHTS = {"note": 0, "warning": 1, "error": 2}
 
 
@@ -179,8 +180,11 @@ class Facts:
 
 
 def as_typed(commands: Sequence[str]) -> list[str]:
-    """``next`` as a user types it one after another: behind breakpoints, what looks comes at the stop, behind ``c``."""
+    """``next`` as a user types it one after another: behind breakpoints, what looks comes at the stop, behind ``c``.
+    What can only be asked at a stop has one first."""
     typed: list[str] = []
+    if commands and commands[0] in _AT_STOP:
+        typed = ["b backward-begin"]
     for command in commands:
         looks = not command.startswith(("b ", "adbg ")) and command != "c"
         typed += ["c", command] if looks and typed and typed[-1].startswith("b ") else [command]

@@ -213,6 +213,8 @@ class FindingsScreen(ModalScreen["Ranked | str | None"]):
 
     def _renew(self) -> None:
         """Draw what is known now; a program that runs, or stands at another stop, is asked again."""
+        if not self.query(FindingsList):  # not composed yet, or taken down already: an answer came meanwhile
+            return
         debugger = self._debugger
         stop, since = debugger.stop, time.monotonic() - self._asked_at[1]
         running = debugger.state is State.RUNNING and since > ASK_EVERY
@@ -223,6 +225,8 @@ class FindingsScreen(ModalScreen["Ranked | str | None"]):
         head = "asking the program …" if self._asking and not now.known and not rows else ""
         head = head or headline(rows, debugger.findings.examined(), now)
         notes = [self._problem] if self._problem else [] if rows or self._asking else [advice(now)]
+        if debugger.state is State.STOPPED and not rows:
+            notes.append("the program is stopped: esc, and c goes on")
         notes += examined_lines(debugger.findings.examined(), now, bool(rows)) if now.known else []
         notes += taken_back_lines(debugger.findings.taken_back())
         drawn = (head, *filter(None, notes))

@@ -99,7 +99,7 @@ class GraphKept(Detector):
                 owner, record = owner_of_group(found[name], backend), Record(reach, found[name], backend)
                 self._grew(name, owner, grows(self._looks, name) == "nodes", record)
             for name in set(self._told) - set(found) - self._emptied:
-                if name in groups and name not in self._spent and self._is_beyond(groups[name]):
+                if name in groups and self._is_beyond(groups[name]):
                     continue
                 now, before = sizes.get(name), self._looks[-2].sizes.get(name)
                 most = max((look.sizes[name].graphs for look in self._looks if name in look.sizes), default=0)

@@ -59,6 +59,13 @@ for step in range(12):
 """
 BOTH = ADAPTER.replace("DOWN", "0.0")
 ONE = ADAPTER.replace("DOWN", "0.3").replace("  # CAUSE", "")
+# Of sequences, and matrices that are turned: views lie between the two products.
+TURNED = {
+    name: text.replace("parameter(6, 2,", "parameter(2, 6,").replace("parameter(2, 4,", "parameter(4, 2,")
+    .replace("(x @ self.down) @ self.up", "2.0 * (x @ self.down.t() @ self.up.t())")
+    .replace("noise(8, 6)", "noise(8, 5, 6)")
+    for name, text in (("turned", BOTH), ("one, turned", ONE))
+}  # fmt: skip
 
 # The weight of an auxiliary loss is 0 in this run.
 WEIGHTED = """
@@ -117,7 +124,7 @@ LAYERS = {
 }  # fmt: skip
 LAYERS |= {f"{name}, at once": text.replace("range(17)", "range(0)") for name, text in LAYERS.items()}
 PROGRAMS = {"both": BOTH, "pretrained": PRETRAINED, "one": ONE, "weighted": WEIGHTED}
-PROGRAMS |= LAYERS
+PROGRAMS |= LAYERS | TURNED
 PROGRAMS |= {"unscaled": UNSCALED.replace("SCALE", "1e6"), "scaled": SCALED.replace("SCALE", "1.0")}
 
 
@@ -142,6 +149,13 @@ def test_two_factors_that_are_zero(runs: dict[str, Run]) -> None:
     found = runs["both"].check_first("zero-gradient")
     assert "down" in found["message"] and "up" in found["message"] and "both factors" in found["message"], found
     assert runs["both"].plain.strip().startswith("[0.0, 0.0]"), "it is as the program says"
+
+
+@each
+def test_two_factors_with_views_between_them(runs: dict[str, Run]) -> None:
+    runs["turned"].check_first("zero-gradient")
+    assert runs["turned"].plain.strip().startswith("[0.0, 0.0]"), "it is as the program says"
+    runs["one, turned"].check_healthy()
 
 
 @each
