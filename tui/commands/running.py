@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from adbg.engine.errors import AdbgError, CommandError, DebuggeeGone
 from adbg.engine.protocol import messages as protocol
+from adbg.tui.attach.quiet import tell_when_quiet
 from adbg.tui.commands.breakpoints import named_spec
 from adbg.tui.commands.table import CommandResult, command, count_of, need, no_argument
 
@@ -154,9 +155,14 @@ def after(debugger: Debugger, argument: str) -> CommandResult:
 
 @command("pause", group="running")
 def pause(debugger: Debugger, argument: str) -> CommandResult:
-    """Stop the running program at the next node."""
+    """Stop the running program at the next node.
+
+    Where none comes within 5 seconds, it is told what the main thread does instead.
+    """
     no_argument(argument, "pause")
     debugger.pause()
+    if debugger.program.attachment is None:  # an attached one sees to that itself
+        tell_when_quiet(debugger.model)
     return CommandResult("pausing at the next node", running=True)
 
 
