@@ -3,7 +3,6 @@ thread."""
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import threading
@@ -70,6 +69,8 @@ def parsed(text: str | bytes, file: str = "<unknown>", mode: str = "exec") -> An
     is raised ("AST constructor recursion depth mismatch", seen in 3.11.7). Threads of adbg's wait for each other; where
     one of the program's comes between, it is tried again.
     """
+    import ast  # 5 ms, which the command line has no use for
+
     for _ in range(_TRIES):
         try:
             with _PARSES:

@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING
 
 from adbg.engine.errors import CommandError
 from adbg.engine.places import parse_lines
-from adbg.profiles.folders import order_of, parent_folder
 from adbg.tui.cli.front_end import seconds
 from adbg.tui.cli.run import split_run
-from adbg.tui.text.profile import state_text
 
 if TYPE_CHECKING:
     from adbg.engine.protocol.messages import ProfileState
@@ -174,11 +172,15 @@ def _attached(options: argparse.Namespace, line: str) -> int:
         if not can.ok:
             raise CommandError(can.why, can.hint)
         state = measure_beside(profiler, options.pid, options.seconds, options.run_dir)
+        from adbg.tui.text.profile import state_text  # the messages cost 75 ms, and `adbg --help` comes by here
+
         print(state_text(state))
         _shown(state, options)
         return 0 if state.file else FAILED
     if not any((options.seconds, options.iterations, options.backward, options.lines)):
         raise CommandError("which part of the running program?", "for example: --seconds 10, or --iterations 10")
+    from adbg.profiles.folders import parent_folder
+
     folder = parent_folder(os.path.abspath(options.run_dir) if options.run_dir else "")
     program = FoundProgram(options.pid, None, False)
     program.check()
@@ -230,6 +232,8 @@ def _report(words: Sequence[str]) -> int:
 
 def _newest(run_dir: str) -> str:
     """The folder of the profile that was just made; "" where there is none, which was said."""
+    from adbg.profiles.folders import order_of, parent_folder
+
     parent = parent_folder(run_dir)
     names = os.listdir(parent) if os.path.isdir(parent) else []
     newest = os.path.join(parent, max(names, key=order_of)) if names else ""
