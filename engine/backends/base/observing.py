@@ -54,7 +54,8 @@ class OptimizerEvent:
     "clipped" (gradients of ``tensors`` were clipped by the framework's own function: ``norm`` before, ``limit``; no
     tensors: it was given an iterator), "scheduler" (a learning-rate scheduler was made), "scheduled" (one stepped),
     "loaded" (a module's weights were written from a state dict; ``missing``: names of the module's that were not in it,
-    ``unexpected``: names in it that the module has not)."""
+    ``unexpected``: names in it that the module has not; ``given``: what it has for each of ``tensors``, where it is a
+    dict)."""
 
     what: str
     optimizer: Any  # None where none is known
@@ -67,6 +68,7 @@ class OptimizerEvent:
     frozen: Sequence[int] = ()  # places in ``tensors`` of those that take no gradient, and that a step leaves alone so
     missing: Sequence[str] = ()
     unexpected: Sequence[str] = ()
+    given: Sequence[Any] = ()
 
 
 @dataclass(slots=True)

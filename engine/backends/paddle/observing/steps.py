@@ -16,6 +16,7 @@ from paddle.optimizer.lr import LRScheduler
 
 from adbg.engine.backends.base import Need, OptimizerEvent, Tap, Watcher
 from adbg.engine.backends.common.observing.stand_ins import StandIns
+from adbg.engine.backends.common.observing.states import given_values
 from adbg.engine.backends.common.user_files import FrameFilter
 from adbg.engine.backends.paddle.observing.modules import static, unseen
 from adbg.engine.backends.paddle.tensors import norm as norm_of
@@ -53,7 +54,7 @@ class StepsTap(Tap):
             put(kind, "clear_grad", self._first, self._cleared)
         put(Layer, "clear_gradients", self._first, self._layer_cleared)
         for name in ("set_state_dict", "set_dict", "load_dict"):
-            put(Layer, name, self._first, self._loaded)
+            put(Layer, name, self._load_begins, self._loaded)
         for name in ("clip_grad_norm_", "clip_grad_value_"):
             put(paddle.nn.utils, name, self._clip_begins, self._clipped)
         put(ClipGradBase, "__call__", self._own_clip_begins, self._own_clipped)
@@ -99,10 +100,15 @@ class StepsTap(Tap):
     def _layer_cleared(self, told: Any, result: Any, error: BaseException | None) -> None:
         self._tell("zeroed", None, told[1], tuple(told[0].parameters()))
 
+    def _load_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
+        return args[0], self._frames.live_line(frame), given_values(args[0], args, kwargs)
+
     def _loaded(self, told: Any, result: Any, error: BaseException | None) -> None:
         pair = result if isinstance(result, tuple) and len(result) == 2 else ((), ())  # names of no use to either side
         missing, unexpected = (tuple(map(str, each)) for each in pair)
-        self._tell("loaded", None, told[1], tuple(told[0].parameters()), missing=missing, unexpected=unexpected)
+        self._tell(
+            "loaded", None, told[1], tuple(told[0].parameters()), missing=missing, unexpected=unexpected, given=told[2]
+        )
 
     def _step_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
         optimizer, line = args[0], self._frames.live_line(frame)

@@ -18,6 +18,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 from adbg.engine.backends.base import Need, OptimizerEvent, Tap, Watcher
 from adbg.engine.backends.base.graph import Graph
 from adbg.engine.backends.base.observing import Keeping
+from adbg.engine.backends.common.observing.states import given_values
 from adbg.engine.backends.common.user_files import FrameFilter
 from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch.observing.stand_ins import TorchStandIns, capturing
@@ -52,7 +53,7 @@ class StepsTap(Tap):
         put(Optimizer, "__init__", self._first, self._optimizer_made)
         put(Optimizer, "zero_grad", self._first, self._zeroed)
         put(torch.nn.Module, "zero_grad", self._first, self._module_zeroed)
-        put(torch.nn.Module, "load_state_dict", self._first, self._loaded)
+        put(torch.nn.Module, "load_state_dict", self._load_begins, self._loaded)
         clip: Any = torch.nn.utils.clip_grad
         inner = hasattr(clip, "_clip_grads_with_norm_")  # also where the script imported clip_grad_norm_ before
         put(clip, "_clip_grads_with_norm_" if inner else "clip_grad_norm_", self._clip_begins, self._clipped)
@@ -100,9 +101,14 @@ class StepsTap(Tap):
     def _module_zeroed(self, told: Any, result: Any, error: BaseException | None) -> None:
         self._tell("zeroed", None, told[1], tuple(told[0].parameters()))
 
+    def _load_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
+        return args[0], self._frames.live_line(frame), given_values(args[0], args, kwargs)
+
     def _loaded(self, told: Any, result: Any, error: BaseException | None) -> None:
         missing, unexpected = (tuple(getattr(result, name, ())) for name in ("missing_keys", "unexpected_keys"))
-        self._tell("loaded", None, told[1], tuple(told[0].parameters()), missing=missing, unexpected=unexpected)
+        self._tell(
+            "loaded", None, told[1], tuple(told[0].parameters()), missing=missing, unexpected=unexpected, given=told[2]
+        )
 
     def _step_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not _is_compiling() and not capturing():

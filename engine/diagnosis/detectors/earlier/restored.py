@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import weakref
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +13,13 @@ from adbg.engine.diagnosis.detectors.graphs.marks import Marked, Marks
 from adbg.engine.diagnosis.detectors.graphs.silent import span_of
 from adbg.engine.diagnosis.detectors.training.bits import hash_of
 from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.diagnosis.source import called_name, scope_at, tree_of
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
 
 _SHARES = frozenset({"detach", "data"})
 _RESTORES = frozenset({"copy_", "set_value", "set_data"})
+_LOADS = frozenset({"load_state_dict", "set_state_dict", "set_dict", "load_dict"})
 _MOST = 32  # weights whose values are compared, in one iteration
 
 
@@ -78,6 +81,8 @@ class Restored(Detector):
         return self._seen
 
     def optimizer(self, event: OptimizerEvent) -> None:
+        if event.what == "loaded":
+            self._load(event)
         if event.what == "stepped":
             self._clock += 1
             self._stepped = _Changed(self._clock, event.line, f"{type(event.optimizer).__name__}.step()")
@@ -147,6 +152,43 @@ class Restored(Detector):
             return
         self._keep(alias, weight, call, changed, now)
 
+    # ---- a state dict, at whatever time
+
+    def _load(self, event: OptimizerEvent) -> None:
+        """All that a module is given is its own memory, and a step came before: nothing is loaded."""
+        if self._told or self._found or self._stepped is None or not event.given or event.line is None:
+            return
+        pairs = [(own, value) for own, value in zip(event.tensors, event.given) if value is not None]
+        tensor = self.facts.backend.is_tensor
+        if not pairs or not all(tensor(value) and self._is_same(own, value) for own, value in pairs):
+            return
+        self._seen = True
+        kept = _kept_at(event.line)
+        if kept is None:
+            return
+        self._told = True
+        names = [self.facts.title_of(own) or "a weight" for own, _ in pairs]
+        facts, step = self.facts, self._stepped
+        facts.tell(
+            Finding(
+                0, "silent-overwrite", "error", 0.9,
+                f"{place(event.line)} restores {facts.some(names)} from its own memory, which does nothing: what "
+                f"{place(kept)} keeps are the weights themselves, and {step.how} at {place(step.line)} has changed "
+                "them since; keep a copy (copy.deepcopy, or clone() of each)",
+                iteration=facts.iteration, forward=event.line, cause=facts.cause(kept),
+                evidence=[
+                    f"{place(kept)} keeps it: {facts.text_of(kept)}",
+                    f"{place(event.line)} loads it: {facts.text_of(event.line)}; all {len(pairs)} tensors in it lie in "
+                    "the memory of the parameters that they are loaded into",
+                ],
+                next=[f"b {place(kept)}", f"b {place(event.line)}"],
+            )
+        )  # fmt: skip
+
+    def _is_same(self, own: Any, value: Any) -> bool:
+        where = self._where(own)
+        return own is value or (bool(where) and where == self._where(value) and span_of(own) == span_of(value))
+
     def _keep(self, alias: Marked[_Alias], weight: Any, call: OperatorCall, changed: _Changed, now: int | None) -> None:
         if alias.line is not None:
             digests = (alias.what.digest, now)
@@ -174,3 +216,26 @@ class Restored(Detector):
                 cause=facts.cause(line), evidence=evidence, next=[f"b {place(line)}", f"b {place(found.restored)}"],
             )
         )  # fmt: skip
+
+
+def _kept_at(load: SourceLine) -> SourceLine | None:
+    """The line that gave the variable that a line loads a ``state_dict()``; None where none is seen to, or that line
+    asks for it itself."""
+    tree = tree_of(load.file)
+    nodes = list(ast.walk(tree)) if tree is not None else []
+    kept = [each for each in nodes if isinstance(each, ast.Assign) and "state_dict(" in ast.unparse(each.value)]
+    for call in nodes:
+        here = isinstance(call, ast.Call) and call.lineno <= load.line <= (call.end_lineno or 0)
+        if not here or not isinstance(call, ast.Call) or called_name(call) not in _LOADS:
+            continue
+        given = [*call.args, *(each.value for each in call.keywords)][:1]
+        name = _last_name(given[0]) if given and isinstance(given[0], (ast.Name, ast.Attribute)) else ""
+        for each in kept:
+            if name and any(_last_name(target) == name for target in each.targets):
+                function = getattr(scope_at(load.file, each.lineno), "name", "<module>")
+                return SourceLine(load.file, each.lineno, function)
+    return None
+
+
+def _last_name(expression: ast.expr) -> str:
+    return ast.unparse(expression).rpartition(".")[2]
