@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, OptimizerEvent, detector
+from adbg.engine.diagnosis.detectors.axes.noise import DRAWS
 from adbg.engine.diagnosis.detectors.earlier.graphless import weights_of
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain
 from adbg.engine.diagnosis.detectors.graphs.flow import LEAVES_GRAPH
@@ -29,6 +30,11 @@ _DEEP = 40  # frames between an operator and the line of the program's
 _MOST = 256  # draws that are remembered
 #: Of what the density of a sample is computed.
 _DENSITIES = frozenset({"sub", "subtract", "log"})
+#: What makes a deviation, and what scales noise by it.
+_SCALES = frozenset(
+    {"exp", "sqrt", "softplus", "mul", "multiply", "div", "divide", "truediv", "abs", "scale", "clip", "clamp"}
+)
+_TIMES = frozenset({"mul", "multiply", "div", "divide", "truediv", "scale"})
 _REDUCED = frozenset({"mean", "sum", "std", "var", "max", "min", "norm", "amax", "amin"})
 _JOINED = frozenset({"cat", "concat", "concatenate", "stack", "hstack"})
 _DISCRETE = frozenset({"Bernoulli", "Categorical", "Geometric", "Poisson", "Binomial", "Multinomial"})
@@ -36,7 +42,8 @@ _DISCRETE = frozenset({"Bernoulli", "Categorical", "Geometric", "Poisson", "Bino
 
 @dataclass(slots=True)
 class _Draw:
-    """What ``sample()`` gave. ``weights``: ids of the parameters that the distribution is made of."""
+    """What ``sample()`` gave, or a line that draws by itself (``kind`` ""). ``weights``: ids of the parameters that the
+    distribution is made of."""
 
     line: SourceLine
     kind: str
@@ -52,11 +59,13 @@ class _Draw:
 class Drawn(Detector):
     """``sample()`` of a distribution that has ``rsample()``, whose result is decoded into the same loss that trains the
     distribution's parameters by another term (a divergence): ``sample()`` runs without gradients, so that what is made
-    of it does not train them, and no gradient is missing.
+    of it does not train them, and no gradient is missing. The same where the program draws by itself under no_grad,
+    ``mean + deviation * randn()`` of what carries gradients.
     Evidence: the line of ``sample()``, the distribution, the line that takes the sample, the parameters that get a
     gradient by another term and that an optimizer steps.
     Mistaken for: actions and other samples whose density is asked for (``log_prob``), or that leave the graph; those
-    of discrete distributions, straight-through estimators, samples under no_grad or that are detached: none is told.
+    of discrete distributions, straight-through estimators, samples of ``sample()`` under no_grad or that are detached:
+    none is told.
     Cost: in sampled iterations a look at the stack at operators that run without gradients on what needs one.
     """
 
@@ -69,6 +78,7 @@ class Drawn(Detector):
         self._draws: deque[_Draw] = deque(maxlen=_MOST)  # not judged yet
         self._scored: set[SourceLine] = set()  # lines whose samples were asked for their density
         self._told: dict[SourceLine, int] = {}
+        self._noise: Marks[dict[int, str]] = Marks()  # drawn under no_grad, and the parameters that it was scaled by
         self._asked: dict[int, weakref.ref[Any]] = {}  # distributions, in this iteration
         self._any = False
 
@@ -81,6 +91,7 @@ class Drawn(Detector):
         if not call.grad_mode:
             if call.results and any(each.requires_grad or self._marks.of(each) is not None for each in call.operands):
                 self._draw(call)
+            self._draw_by_hand(call)
         else:
             if plain(call.name) in _DENSITIES:
                 self._density()
@@ -108,6 +119,35 @@ class Drawn(Detector):
         draw.weights |= weights_of(self.facts, [each for each in call.operands if each.requires_grad])
         for result in call.results:
             self._marks.put(result, draw, call.name, line)
+
+    def _draw_by_hand(self, call: OperatorCall) -> None:
+        """``mean + deviation * noise`` of what carries gradients, where none is recorded."""
+        name = plain(call.name)
+        if name in DRAWS:
+            for result in call.results:
+                self._noise.put(result, {}, call.name, None)
+            return
+        known = [found for each in call.operands if (found := self._noise.of(each)) is not None]
+        made = [each for each in call.operands if each.requires_grad and not each.is_leaf]
+        if not made and not known:
+            return
+        scaled = {key: name for each in known for key, name in each.what.items()}
+        random = any(each.name != "" for each in known)
+        if name in ("add", "sub", "subtract", "rsub") and random and scaled and made:
+            self._drawn_by_hand(call, scaled | weights_of(self.facts, made))
+        elif name in (_TIMES if random else _SCALES):
+            weights = scaled | weights_of(self.facts, made)
+            for result in call.results:
+                self._noise.put(result, weights, "noise" if random else "", None)
+
+    def _drawn_by_hand(self, call: OperatorCall, weights: dict[int, str]) -> None:
+        line = line_of(call.lines)
+        if line is not None and weights:
+            draw = _Draw(line, "", (), weights)
+            self._draws.append(draw)
+            self._any = True
+            for result in call.results:
+                self._marks.put(result, draw, call.name, line)
 
     def _density(self) -> None:
         """A distribution whose density is asked for, at its samples or at data, is trained by that."""
@@ -175,17 +215,22 @@ class Drawn(Detector):
 
     def _tell(self, draw: _Draw) -> int:
         facts, names = self.facts, self.facts.some(list(draw.weights.values()))
+        what = f"sample() of {draw.kind} at {place(draw.line)}" if draw.kind else f"what {place(draw.line)} draws"
+        instead = "rsample() does" if draw.kind else "draw it where gradients are recorded"
         message = (
-            f"sample() of {draw.kind} at {place(draw.line)} lets no gradient through: what {place(draw.used)} makes of "
-            f"the sample trains {names} no further, and only other terms of the loss do; rsample() does"
+            f"{what} lets no gradient through: what {place(draw.used)} makes of "
+            f"the sample trains {names} no further, and only other terms of the loss do; {instead}"
         )
         evidence = [
-            f"{draw.kind} has rsample(), and is made of what depends on {names}",
+            f"{draw.kind} has rsample(), and is made of what depends on {names}"
+            if draw.kind
+            else f"{place(draw.line)} runs under no_grad, of a mean and a deviation that depend on {names}: "
+            f"{facts.text_of(draw.line)}",
             f"the sample has no graph (requires_grad False), and an operator at {place(draw.used)} takes it: "
             f"{facts.text_of(draw.used) if draw.used is not None else ''}",
             f"the backward at {place(draw.loss)} begins at what is made of that; it gives {names} a gradient by "
             "another term, and an optimizer steps them",
-            "log_prob of that distribution was not asked for",
+            *(["log_prob of that distribution was not asked for"] if draw.kind else []),
         ]
         return facts.tell(
             Finding(0, "no-gradient", "warning", 0.8, message, None, None, None, draw.line, facts.cause(draw.line),

@@ -157,9 +157,42 @@ def loss():
     return total - q.log_prob(noise(16, 2)).mean()
 train(loss)
 """
+# Drawn by the program itself, where no gradients are recorded.
+OWN = """
+def parts(x):
+    h = encoder.body(x).tanh()
+    return encoder.middle(h), encoder.spread(h)
+@no_grad()
+def draw(where, how):
+    return where + exp(0.5 * how) * noise(16, 2)DECORATED
+def drawn(where, how):
+    with no_grad():
+        how = exp(how)
+        z = noise(16, 2) * how + whereBLOCK
+    return z
+def loss():
+    x = noise(16, 6)
+    where, how = parts(x)
+    z = CALL(where, how)
+    return ((decoder(z) - x) ** 2).mean() + 0.5 * (where * where + exp(how) - how).mean()
+train(loss)
+"""
+OWN_BUGS = {
+    "by a function": OWN.replace("DECORATED", "  # CAUSE").replace("BLOCK", "").replace("CALL", "draw"),
+    "in a block": OWN.replace("BLOCK", "  # CAUSE").replace("DECORATED", "").replace("CALL", "drawn"),
+}
+OWN_RIGHT = OWN.replace("DECORATED", "").replace("BLOCK", "").replace("@no_grad()\n", "").replace("CALL", "draw")
+# An action whose density is computed by hand, and that a critic of its own weights judges.
+OWN_POLICY = OWN.replace("DECORATED", "").replace("BLOCK", "").replace("CALL", "draw").replace(
+    "    return ((decoder(z) - x) ** 2).mean() + 0.5 * (where * where + exp(how) - how).mean()",
+    """    density = (-0.5 * (z - where) ** 2 / exp(how) - 0.5 * how).sum(1)
+    value = decoder(z)[:, 0]
+    return -(density * value.detach()).mean() + (value ** 2).mean() + 0.01 * (where * where).mean()""",
+)  # fmt: skip
 BUGS = {"plain": PLAIN, "conditioned": CONDITIONED, "states": STATES}
 HEALTHY = {
     "right": RIGHT, "scored": SCORED, "later": LATER, "unseen": UNSEEN, "critic": CRITIC, "predicted": PREDICTED,
+    "by hand, right": OWN_RIGHT, "by hand, an action": OWN_POLICY,
 }  # fmt: skip
 OF_TORCH = {
     "normal": PLAIN.replace("class Auto", "encoder.kind = Normal\nclass Auto"),
@@ -168,7 +201,7 @@ OF_TORCH = {
 
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    texts = {**BUGS, **HEALTHY, **(OF_TORCH if request.param == "torch" else {})}
+    texts = {**BUGS, **OWN_BUGS, **HEALTHY, **(OF_TORCH if request.param == "torch" else {})}
     texts = {name: HEAD[request.param] + COMMON + text for name, text in texts.items()}
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
 
@@ -187,6 +220,13 @@ def check(run: Run) -> None:
 @pytest.mark.parametrize("name", BUGS)
 def test_a_sample_lets_none_through(runs: dict[str, Run], name: str) -> None:
     check(runs[name])
+
+
+@each
+@pytest.mark.parametrize("name", OWN_BUGS)
+def test_drawn_by_hand_without_gradients(runs: dict[str, Run], name: str) -> None:
+    message = runs[name].check_first("no-gradient")["message"]
+    assert "draw it where gradients are recorded" in message, message
 
 
 @pytest.mark.parametrize("runs", [case("torch", "torch", group="graphs-drawn-torch")], indirect=True)
