@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import math
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -162,10 +161,6 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def norm(self, value: Any) -> float:
         """2-norm of all elements (nan/inf when any is): the screen for non-finite values and the figure to display."""
-
-    def finite(self, values: Sequence[Any]) -> bool:
-        """Whether ``norm`` of each is finite; False also where that is not certain. For less than a norm of each."""
-        return all(math.isfinite(self.norm(value)) for value in values)
 
     @abc.abstractmethod
     def nonfinite(self, value: Any) -> tuple[int, int]:

@@ -68,10 +68,6 @@ class Graph(abc.ABC):
         """The framework's name alone: what ``describe`` gives, for less."""
         return self.describe(key).name
 
-    def seq_of(self, key: int) -> int | None:
-        """The order of recording alone, as ``describe`` gives it (``seq``), for less."""
-        return self.describe(key).seq
-
     def groups(self) -> Sequence[int] | None:
         """By key, the number of the node's group: only nodes of one name, module and forward line have it in common, so
         that ``describe`` need not be asked about each of them. 0: ask it. None: of every node."""

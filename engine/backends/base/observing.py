@@ -270,6 +270,10 @@ class Keeping:
         """The place of a node among all that forwards made, as ``forward_mark`` counts; None where it is not known."""
         return None
 
+    def finite(self, values: Sequence[Any]) -> bool:
+        """Whether the 2-norm of each is finite, where that costs less than each norm; False where it is not known."""
+        return False
+
     def nodes_before(self, value: Any, mark: int, most: int) -> int:
         """How many nodes of the graph that a tensor keeps were made before ``mark``, leaves' own not counted: at any
         time. Of ``most`` that are looked at: as many, or all but leaves, where the graph has more."""

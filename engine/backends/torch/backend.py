@@ -83,7 +83,6 @@ class TorchBackend(FrameworkBackend):
     stats = staticmethod(tensors.stats)
     window = staticmethod(tensors.window)
     norm = staticmethod(tensors.norm)
-    finite = staticmethod(tensors.finite)
     nonfinite = staticmethod(tensors.nonfinite)
     text = staticmethod(tensors.text)
     storages = staticmethod(tensors.storages)

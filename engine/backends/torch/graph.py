@@ -230,10 +230,6 @@ class TorchGraph(WalkedGraph):
             return far.name(key)
         return node_name(self.node(key))
 
-    def seq_of(self, key: int) -> int | None:
-        far = self.far
-        return private.sequence(self.node(key)) if far is None else far.number(key)
-
     def groups(self) -> Sequence[int] | None:
         if self.far is None or self.services.stacks.ever_by_anomaly:
             return None
@@ -272,7 +268,7 @@ class TorchGraph(WalkedGraph):
             key=key,
             name=name,
             unique_name=f"{name}#{self._ordinal(key)}" if "unique_name" in needs else name,
-            seq=self.seq_of(key),
+            seq=private.sequence(node) if far is None else far.number(key),
             module=self._module(key, variable) if "module" in needs else None,
             parameter=self._parameter(variable) if "parameter" in needs and variable is not None else None,
             forward=stack[0] if stack else None,

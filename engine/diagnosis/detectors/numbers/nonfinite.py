@@ -136,7 +136,7 @@ class NonFinite(Detector):
         found: Finding | None = None
         stepped = event.tensors[:: -(-len(event.tensors) // _GRADIENTS) or 1]
         gradients = [gradient for tensor in stepped if (gradient := backend.gradient_of(tensor)) is not None]
-        for tensor in () if backend.finite(gradients) else stepped:
+        for tensor in () if backend.keeping.finite(gradients) else stepped:
             gradient = backend.gradient_of(tensor)
             if gradient is not None and not math.isfinite(backend.norm(gradient)) and any(backend.nonfinite(gradient)):
                 here = self._origins.of_gradient(tensor, gradient, event)

@@ -303,3 +303,16 @@ def test_text_memory_helpers_and_doctor(backend):
     assert not [line for line in lines if line.status == "missing"]
     text = " ".join(f"{line.what} {line.detail}" for line in lines)
     assert "C++" in text and "forward-mode" in text and "_current_graph_task_id" in text
+
+
+def test_whether_all_are_finite_by_one_sum(backend):
+    """What is not finite never passes, whatever lies beside it."""
+    finite = backend.keeping.finite
+    plain = [torch.randn(5, 7), torch.zeros(0), torch.ones(3), None]
+    assert finite(plain) and finite([]) and finite([None])
+    others = [torch.ones(2, dtype=torch.float64), torch.ones(2, dtype=torch.float16), torch.ones(2, dtype=torch.int64)]
+    assert finite([*plain, *others]), "of several types, each for itself"
+    for value in (NAN, INF, -INF):
+        for kind in (torch.float32, torch.float64, torch.float16):
+            bad = torch.tensor([1.0, value], dtype=kind)
+            assert not finite([*plain, bad]) and not finite([bad, *plain, *others]), (value, kind)

@@ -47,8 +47,9 @@ def test_what_the_commands_show(framework: str, tmp_path: Path) -> None:
     outcome = diagnose(tmp_path, PROGRAMS[framework])
     told = {each["kind"]: each["next"] for each in outcome.of("finding")}
     assert {"lost-update", "wrong-mode"} <= set(told), str(outcome)
-    spec, weight, rate = told["lost-update"]
-    (mode,) = set(told["wrong-mode"]) - {spec}
+    spec, on, weight, rate = told["lost-update"]
+    assert on == "c"
+    (mode,) = set(told["wrong-mode"]) - {spec, on}
     plain = subprocess.run([sys.executable, tmp_path / "train.py"], capture_output=True, text=True, cwd=tmp_path)
     text = "".join(f"{line}\n" for line in (spec, "r", weight, rate, mode, "q"))
     shown = adbg("run", "--repl", tmp_path / "train.py", cwd=tmp_path, input=text)
