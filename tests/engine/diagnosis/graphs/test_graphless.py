@@ -114,8 +114,8 @@ def loss():
     return y + (net(x + 0.1 * slope.sign()) - 1).square().mean() + (net(x + 0.1 * slope) - 1).square().mean()
 train(loss)
 """
-# What these programs do not use is freed now: an optimizer of Paddle's that was replaced lives until Python collects its
-# cycle, and that it never steps would be said of it, or not, by when that is.
+# What these programs do not use is freed now: an optimizer of Paddle's that was replaced lives until Python collects
+# its cycle, and that it never steps would be said of it, or not, by when that is.
 FREED = """
 import gc
 del net, optimizer
