@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -38,7 +39,8 @@ def one_pass(checkout: Path, framework: str, model: str, rounds: int, seconds: f
     python = checkout / (".venv" if framework == "torch" else ".venv-paddle") / "bin" / "python"
     threads = 1 if framework == "torch" or model.startswith("small") else 2
     words = [str(checkout / "tests" / "bench"), framework, model, str(rounds), str(seconds), str(threads)]
-    done = subprocess.run([str(python), "-c", ONE_PASS, *words], capture_output=True, text=True, cwd=checkout)
+    own = {**os.environ, "PYTHONPATH": str(checkout)}  # two checkouts may share an environment: that has one of them
+    done = subprocess.run([str(python), "-c", ONE_PASS, *words], capture_output=True, text=True, cwd=checkout, env=own)
     if done.returncode != 0:
         raise SystemExit(f"{checkout}: the benchmark failed:\n{done.stderr[-2000:]}")
     times = json.loads(done.stdout.splitlines()[-1])

@@ -57,16 +57,12 @@ class Entry(Protocol):
     def at_hand(self) -> tuple[BackwardCall, int | None] | None: ...
 
 
-class Named(Protocol):
-    """The modules seen so far."""
+class Named(Modules, Protocol):
+    """The modules seen so far, and their names."""
 
     def parameters(self) -> Iterable[tuple[str, Any]]: ...
 
     def buffers(self) -> Iterable[tuple[str, Any]]: ...
-
-    def meet(self, module: Any, inner: bool) -> None: ...
-
-    def met(self, module: Any) -> bool: ...
 
 
 class Watching(Protocol):

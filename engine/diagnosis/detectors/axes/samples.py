@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import weakref
 from collections.abc import Iterator
@@ -29,8 +30,6 @@ _PASSES = frozenset({
 _MEET = frozenset({
     "add", "sub", "subtract", "rsub", "mul", "multiply", "div", "divide", "truediv", "rtruediv", "pow", "lerp", "where",
 })  # fmt: skip
-
-
 _BATCH = re.compile(r"\.shape\[0\]|\.size\(0\)|\.size\(dim=0\)|\blen\(|\bbatch|_batch\b|\bbs\b|\bbsz\b")
 _FIRST = re.compile(r"^\(?\s*(\w+)\s*,.*=.*\.(?:shape|size\(\))\s*$")  # ``b, c, h, w = x.shape``
 
@@ -141,19 +140,23 @@ class SamplesAlongColumns(Detector):
 
 
 def _sized(call: OperatorCall) -> str:
-    """The line that says that as many are drawn as there are samples; "" where none does."""
-    for line in call.lines:
-        text = Facts.text_of(line)
-        if _BATCH.search(text.partition("#")[0]):
-            return text
-        names = {each.id for each in _names(line)}
-        for name in names:
-            before = assigned_before(line.file, line.line, name)
-            if before is not None:
-                given = ast.unparse(before[1])
-                first = _FIRST.match(given)
-                if (first is not None and first[1] == name) or (first is None and _BATCH.search(given)):
-                    return f"{text}, {given}"
+    """What says that as many are drawn as there are samples; "" where no line that leads there does."""
+    return next(filter(None, map(_says_batch, call.lines)), "")
+
+
+@functools.lru_cache(1024)
+def _says_batch(line: SourceLine) -> str:
+    """Kept by line: a file is walked for each name."""
+    text = Facts.text_of(line)
+    if _BATCH.search(text.partition("#")[0]):
+        return text
+    for name in {each.id for each in _names(line)}:
+        before = assigned_before(line.file, line.line, name)
+        if before is not None:
+            given = ast.unparse(before[1])
+            first = _FIRST.match(given)
+            if (first is not None and first[1] == name) or (first is None and _BATCH.search(given)):
+                return f"{text}, {given}"
     return ""
 
 

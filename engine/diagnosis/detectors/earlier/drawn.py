@@ -55,6 +55,14 @@ class _Draw:
     stepped: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Noise:
+    """Made under no_grad: random numbers, or a deviation to scale them by; ``weights``: of that, as in ``_Draw``."""
+
+    weights: dict[int, str]
+    random: bool
+
+
 @detector("no-gradient")
 class Drawn(Detector):
     """``sample()`` of a distribution that has ``rsample()``, whose result is decoded into the same loss that trains the
@@ -78,7 +86,7 @@ class Drawn(Detector):
         self._draws: deque[_Draw] = deque(maxlen=_MOST)  # not judged yet
         self._scored: set[SourceLine] = set()  # lines whose samples were asked for their density
         self._told: dict[SourceLine, int] = {}
-        self._noise: Marks[dict[int, str]] = Marks()  # drawn under no_grad, and the parameters that it was scaled by
+        self._noise: Marks[_Noise] = Marks()
         self._asked: dict[int, weakref.ref[Any]] = {}  # distributions, in this iteration
         self._any = False
 
@@ -125,20 +133,20 @@ class Drawn(Detector):
         name = plain(call.name)
         if name in DRAWS:
             for result in call.results:
-                self._noise.put(result, {}, call.name, None)
+                self._noise.put(result, _Noise({}, True), call.name, None)
             return
         known = [found for each in call.operands if (found := self._noise.of(each)) is not None]
         made = [each for each in call.operands if each.requires_grad and not each.is_leaf]
         if not made and not known:
             return
-        scaled = {key: name for each in known for key, name in each.what.items()}
-        random = any(each.name != "" for each in known)
+        scaled = {key: name for each in known for key, name in each.what.weights.items()}
+        random = any(each.what.random for each in known)
         if name in ("add", "sub", "subtract", "rsub") and random and scaled and made:
             self._drawn_by_hand(call, scaled | weights_of(self.facts, made))
         elif name in (_TIMES if random else _SCALES):
             weights = scaled | weights_of(self.facts, made)
             for result in call.results:
-                self._noise.put(result, weights, "noise" if random else "", None)
+                self._noise.put(result, _Noise(weights, random), call.name, None)
 
     def _drawn_by_hand(self, call: OperatorCall, weights: dict[int, str]) -> None:
         line = line_of(call.lines)

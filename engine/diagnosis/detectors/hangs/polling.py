@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from adbg.engine.diagnosis.source import called_name, tree_of
+from adbg.engine.diagnosis.values import attribute
 from adbg.engine.outside import suppress
 from adbg.engine.own_files import own_folders
 from adbg.engine.proc import Proc
@@ -28,10 +29,7 @@ _KEPT = (list, tuple, dict, set, frozenset)
 _SAYS = frozenset({"sleep", "print", "debug", "info", "warning", "write", "flush"})
 #: What a thread may do now and then without waking anybody.
 _NOTES = _SAYS | {"append", "time", "monotonic", "perf_counter", "add_scalar", "log", "format", "round", "len", "float"}
-_PARTS = (
-    ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Constant, ast.expr_context, ast.operator, ast.unaryop,
-    ast.boolop, ast.cmpop,
-)  # fmt: skip
+_PARTS = (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Constant)
 _SIGNALS = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGHUP", "SIGINT")
 _NOTHING = object()
 
@@ -71,9 +69,9 @@ def polls_at(file: str, line: int, values: Mapping[str, Any]) -> int:
 
 def asks_again(file: str, line: int, values: Mapping[str, Any]) -> bool:
     """Whether a wait that ran out is begun anew: it stands in a ``try``, whose handlers do nothing, in a loop without
-    end."""
+    end, or until a flag is set."""
     loop = _loop_at(file, line)
-    if loop is None or not isinstance(loop.test, ast.Constant):
+    if loop is None or not (isinstance(loop.test, ast.Constant) or _asks(loop.test, values)):
         return False
     for each in loop.body:
         if isinstance(each, ast.Try) and each.lineno <= line <= (each.body[-1].end_lineno or 0):
@@ -129,28 +127,21 @@ def _operands(test: ast.expr) -> Iterator[ast.expr]:
 
 
 def _value(expression: ast.expr, values: Mapping[str, Any]) -> Any:
-    """Of a variable, or of an attribute that an instance has itself: nothing runs."""
+    """Of a variable, or of an attribute that an instance has itself, so of no property; an object of no use else."""
     if isinstance(expression, ast.Name):
         return values.get(expression.id, _NOTHING)
-    if not isinstance(expression, ast.Attribute):
-        return _NOTHING
-    owner = _value(expression.value, values)
-    try:
-        own = object.__getattribute__(owner, "__dict__")
-    except AttributeError:
-        return _NOTHING
-    found = (vars(kind)[expression.attr] for kind in type(owner).__mro__ if expression.attr in vars(kind))
-    shadowed = any(hasattr(type(each), "__get__") for each in found)  # a property
-    return own.get(expression.attr, _NOTHING) if type(own) is dict and not shadowed else _NOTHING
+    if isinstance(expression, ast.Attribute):
+        return attribute(_value(expression.value, values), expression.attr)
+    return _NOTHING
 
 
 def _changes_nothing(statement: ast.stmt, values: Mapping[str, Any]) -> bool:
     """It waits, counts or prints."""
     if isinstance(statement, ast.If):
+        calls = [each for each in ast.walk(statement.test) if isinstance(each, ast.Call)]
         inner = [*statement.body, *statement.orelse]
-        return all(isinstance(each, (ast.expr, *_PARTS)) for each in ast.walk(statement.test)) and all(
-            _changes_nothing(each, values) for each in inner
-        )
+        harmless = all(called_name(each) in _NOTES for each in calls)
+        return harmless and all(_changes_nothing(each, values) for each in inner)
     if isinstance(statement, ast.Expr):
         value = statement.value
         return isinstance(value, ast.Constant) or called_name(value) in _SAYS or _asks(value, values)

@@ -156,7 +156,7 @@ class Standing(Detector):
             if each.timer or (not known and not _by_itself(each)):
                 return True
             own = each.line is not None and _by_itself(each) and not each.joins
-            if own and not (each.beats and self._turns(each)):
+            if own and not ((each.beats or each.again) and self._turns(each)):
                 return True
         by_itself = limited or main.polls or any(each.polls or _by_itself(each) for each in others)
         return bool(by_itself) and seconds < _LOOKS

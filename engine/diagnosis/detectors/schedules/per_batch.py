@@ -30,7 +30,7 @@ class _Scheduler:
     optimizer: int = 0
     stepped: int = 0
     line: SourceLine | None = None
-    others: set[SourceLine | None] = field(default_factory=set)  # lines that step it
+    lines: set[SourceLine | None] = field(default_factory=set)  # that step it; the last is ``line``
 
 
 @detector("zero-learning-rate")
@@ -69,7 +69,7 @@ class StepsInBatches(LoopDetector):
         if event.what == "scheduled":
             known.stepped += 1
             known.line = event.line
-            known.others.add(event.line)
+            known.lines.add(event.line)
 
     def end(self) -> None:
         for known in self._schedulers.values():
@@ -84,7 +84,7 @@ class StepsInBatches(LoopDetector):
 
     def _judge(self, known: _Scheduler, owner: Optimizer) -> None:
         rates = [high for _, high in owner.rates]
-        if len(rates) < _STEPS or known.stepped < 0.9 * len(rates) or len(known.others) > 1 or rates[0] <= 0:
+        if len(rates) < _STEPS or known.stepped < 0.9 * len(rates) or len(known.lines) > 1 or rates[0] <= 0:
             return
         falls = [at for at in range(1, len(rates)) if rates[at] != rates[at - 1]]
         steps_down = all(rates[at] < rates[at - 1] for at in falls)

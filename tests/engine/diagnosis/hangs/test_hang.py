@@ -116,6 +116,23 @@ if __name__ == "__main__":
     worker.join()  # CAUSE
     print(len([out.get() for _ in range(50)]))
 """,
+    "joined by a parent of processes that compute first": """\
+def produce(out):
+    end = time.monotonic() + 8
+    while time.monotonic() < end:
+        sum(range(1000))
+    for number in range(50):
+        out.put(bytes(100_000))
+if __name__ == "__main__":
+    step()
+    out = multiprocessing.get_context("spawn").Queue()
+    workers = [multiprocessing.get_context("spawn").Process(target=produce, args=(out,)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()  # CAUSE
+    print(len([out.get() for _ in range(100)]))
+""",
     "a worker of a pool dies": """\
 import os
 def work(number):
@@ -142,12 +159,14 @@ class Prefetcher:
 step()
 Prefetcher().take()
 """,
-    "it looks now and then": """step()
+    "it looks now and then": """\
+step()
 results = queue.Queue()
 while results.empty():  # CAUSE
     time.sleep(0.05)
 """,
-    "beside a thread that beats": """beats = []
+    "beside a thread that beats": """\
+beats = []
 def beat():
     while True:
         beats.append(time.time())
@@ -161,7 +180,42 @@ for target in (beat, work):
 step()
 done.wait()
 """,
-    "asked again without end": """step()
+    "workers that do not come": """\
+class Pool:
+    def __init__(self):
+        self.tasks = queue.Queue()
+        self.threads = [threading.Thread(target=self.work, daemon=True) for _ in range(2)]
+        for thread in self.threads:
+            thread.start()
+    def work(self):
+        while self.tasks.get() is not None:  # CAUSE
+            pass
+    def wait(self):
+        while any(thread.is_alive() for thread in self.threads):
+            time.sleep(0.1)
+step()
+Pool().wait()
+""",
+    "a worker that asks again": """\
+class Worker(threading.Thread):
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.tasks, self.over = queue.Queue(), threading.Event()
+    def run(self):
+        while not self.over.is_set():
+            try:
+                task = self.tasks.get(timeout=0.5)  # CAUSE
+            except queue.Empty:
+                continue
+            print(task)
+worker = Worker()
+worker.start()
+worker.tasks.put(1)
+step()
+worker.join()
+""",
+    "asked again without end": """\
+step()
 tasks = queue.Queue()
 while True:
     try:
@@ -171,8 +225,9 @@ while True:
     step()
 """,
 }
-GOES_ROUND = tuple(STANDS)[-5:]
-OF_PROCESSES = ("joined before it is read", "a worker of a pool dies")  # which may wait for something outside
+GOES_ROUND = tuple(STANDS)[-6:]
+JOINED = ("joined before it is read", "joined by a parent of processes that compute first")
+OF_PROCESSES = (*JOINED, "a worker of a pool dies")  # which may wait for something outside
 GOES_ON = {
     "a thread sleeps": """\
 step()
@@ -203,20 +258,85 @@ step()
 out.get()
 step()
 """,
-    "it counts to thirty": """step()
+    "a timer": """\
+begin = threading.Event()
+threading.Timer(30, begin.set).start()
+step()
+begin.wait()
+step()
+""",
+    "a job of the program's own kind": """\
+class Job:
+    def __init__(self):
+        self.begun = time.time()
+    def done(self):
+        return time.time() > self.begun + 30
+    @property
+    def ended(self):
+        return self.done()
+step()
+job = Job()
+while not job.done():
+    time.sleep(0.2)
+job = Job()
+while not job.ended:
+    time.sleep(0.2)
+step()
+""",
+    "a handler of a signal": """\
+import signal
+told = False
+def tell(*_):
+    global told
+    told = True
+signal.signal(signal.SIGALRM, tell)
+signal.alarm(30)
+step()
+while not told:
+    time.sleep(0.2)
+step()
+""",
+    "a thread that looks outside": """\
+begun, there = time.monotonic(), threading.Event()
+def look():
+    while True:
+        if time.monotonic() - begun > 30:
+            there.set()
+            return
+        time.sleep(1)
+threading.Thread(target=look, daemon=True).start()
+step()
+there.wait()
+step()
+""",
+    "it asks for so long": """\
+step()
+tasks, begun = queue.Queue(), time.monotonic()
+while True:
+    try:
+        tasks.get(timeout=1)
+    except queue.Empty:
+        if time.monotonic() - begun > 30:
+            break
+step()
+""",
+    "it counts to thirty": """\
+step()
 seconds = 0
 while seconds < 30:
     time.sleep(1)
     seconds += 1
 step()
 """,
-    "it looks at a clock": """step()
+    "it looks at a clock": """\
+step()
 end = time.time() + 30
 while time.time() < end:
     time.sleep(0.1)
 step()
 """,
-    "it looks whether a thread has computed": """def work():
+    "it looks whether a thread has computed": """\
+def work():
     end = time.monotonic() + 30
     while time.monotonic() < end:
         sum(range(10000))
@@ -300,7 +420,7 @@ def test_where_it_stands_is_told_while_it_does(framework: str, tmp_path: Path, p
         assert (found["kind"], found["cause"]["line"]) == ("hang", line_of(text, CAUSE)), (name, found)
         assert found["severity"] == ("warning" if name in OF_PROCESSES + GOES_ROUND else "error"), (name, found)
         assert "nothing was computed, in this process or below it" in found["evidence"][0]
-        assert ("before it is joined" in found["message"]) == (name == "joined before it is read"), (name, found)
+        assert ("before it is joined" in found["message"]) == (name in JOINED), (name, found)
 
 
 @on_frameworks()

@@ -7,26 +7,13 @@ import sys
 from typing import Any
 
 import pytest
+from support.met_modules import Modules
 
 paddle = pytest.importorskip("paddle.autograd") and pytest.importorskip("paddle")
 
 from adbg.engine.backends.base import ModuleCall, Need, Observation, OptimizerEvent, Watcher  # noqa: E402
 from adbg.engine.backends.common.user_files import FrameFilter  # noqa: E402
 from adbg.engine.backends.paddle import observing  # noqa: E402
-
-
-class Modules:
-    """Those that ran."""
-
-    def __init__(self) -> None:
-        self.told: list[object] = []
-
-    def meet(self, module: object, inner: bool) -> None:
-        if not self.met(module):
-            self.told.append(module)
-
-    def met(self, module: object) -> bool:
-        return any(each is module for each in self.told)
 
 
 class Told(Watcher):

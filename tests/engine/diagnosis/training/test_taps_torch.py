@@ -8,26 +8,13 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
+from support.met_modules import Modules
 
 torch = pytest.importorskip("torch")
 
 from adbg.engine.backends.base import ModuleCall, Need, Observation, OptimizerEvent, Watcher  # noqa: E402
 from adbg.engine.backends.common.user_files import FrameFilter  # noqa: E402
 from adbg.engine.backends.torch import observing  # noqa: E402
-
-
-class Modules:
-    """Those that ran."""
-
-    def __init__(self) -> None:
-        self.told: list[object] = []
-
-    def meet(self, module: object, inner: bool) -> None:
-        if not self.met(module):
-            self.told.append(module)
-
-    def met(self, module: object) -> bool:
-        return any(each is module for each in self.told)
 
 
 class Told(Watcher):
@@ -147,3 +134,45 @@ def test_parts_are_met_once_and_pass_by_then_also_where_one_raises() -> None:
         observation.close()
     assert told.forwards == [("Sequential", True, True)] * 5
     assert modules.told == [model, inner, inner[0], inner[1], model[1]]
+
+
+def test_what_is_left_of_a_compiler_that_forgot_keeps_nothing_in() -> None:
+    """``torch._dynamo.reset`` clears the list of whom to tell, too."""
+    import torch._dynamo
+
+    model, before, told = torch.nn.Linear(3, 2), _owned(), Told()
+    observation = Observation(observing.taps(FrameFilter("/nowhere"), Modules()), told)
+    observation.want(Need.STEPS | Need.MODULES)
+    try:
+        torch.compile(model, backend="eager")(torch.ones(1, 3))
+        model(torch.ones(1, 3))
+        handler = sys.modules["torch._dynamo.callback"].callback_handler
+        assert handler.all_start_callbacks if hasattr(handler, "all_start_callbacks") else handler.start_callbacks
+        handler.clear()
+    finally:
+        observation.close()
+    assert _owned() == before
+
+
+def test_an_interrupt_within_blinds_nobody() -> None:
+    """A Ctrl-C as a part is left has the count of modules wrong until the outermost ends."""
+    told = Told()
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())
+    taps = observing.taps(FrameFilter("/nowhere"), Modules())
+    (tap,) = [each for each in taps if each.need is Need.MODULES]
+    observation = Observation(taps, told)
+    observation.want(Need.MODULES)
+    try:
+        model(torch.ones(1, 3))  # its parts are met
+        leave, tap._inside.leave = tap._inside.leave, _interrupt
+        with pytest.raises(KeyboardInterrupt):
+            model(torch.ones(1, 3))
+        tap._inside.leave = leave
+        model(torch.ones(1, 3))
+    finally:
+        observation.close()
+    assert told.forwards == [("Sequential", True, True)] * 3
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
