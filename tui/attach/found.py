@@ -23,11 +23,9 @@ from adbg.engine.protocol.rendezvous import SessionConfig, trusted_config
 from adbg.engine.types import ExitStatus
 from adbg.tui.attach.jobs import job_root, ranks_of
 from adbg.tui.attach.processes import Table, command_of, frameworks_in, look, mapped_files
-from adbg.tui.attach.quiet import tell_when_quiet
 from adbg.tui.attach.way_in import Cancelled, One, WayIn
 from adbg.tui.debugger.client import Client, Listener
 from adbg.tui.debugger.job.look import lives
-from adbg.tui.debugger.model import Model
 from adbg.tui.debugger.program import Entering, OnAgent, OnExit, OnNote, OnOutput
 from adbg.tui.text.attach import arrival_text, job_end_text, launches, lost_text, program_name, script_of
 
@@ -245,9 +243,6 @@ class FoundProgram:
                 break
             gone.wait(0.05)
         return ExitStatus(reason=lost_text(pid, lives(pid)))
-
-    def stop_asked(self, model: Model) -> None:
-        tell_when_quiet(model)
 
     # ------------------------------------------------------------------ Program
 

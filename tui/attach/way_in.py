@@ -18,9 +18,9 @@ from adbg.engine.attach.target import Target, examine
 from adbg.engine.errors import AdbgError, AttachError, DebuggeeGone
 from adbg.engine.protocol.messages import ProcessInfo, Refused
 from adbg.engine.protocol.rendezvous import SessionConfig
-from adbg.tui.attach.quiet import tell_when_queued
 from adbg.tui.debugger.client import Client, connect
 from adbg.tui.debugger.job.look import lives
+from adbg.tui.debugger.job.quiet import tell_when_queued
 from adbg.tui.debugger.program import Entering
 
 HELLO = 180.0  # seconds from the entry to the agent's hello: beside C calls that keep the lock for 1 s it takes 30

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from adbg.engine.errors import AdbgError, CommandError, DebuggeeGone
 from adbg.engine.protocol import messages as protocol
-from adbg.tui.attach.quiet import tell_when_quiet
 from adbg.tui.commands.breakpoints import named_spec
 from adbg.tui.commands.table import CommandResult, command, count_of, need, no_argument
 
@@ -161,8 +160,6 @@ def pause(debugger: Debugger, argument: str) -> CommandResult:
     """
     no_argument(argument, "pause")
     debugger.pause()
-    if debugger.program.attachment is None:  # an attached one sees to that itself
-        tell_when_quiet(debugger.model)
     return CommandResult("pausing at the next node", running=True)
 
 

@@ -43,6 +43,7 @@ from adbg.engine.types import NodeStop
 from adbg.tui.debugger import events
 from adbg.tui.debugger.displays import DisplayList
 from adbg.tui.debugger.incoming import Incoming
+from adbg.tui.debugger.job.quiet import tell_when_quiet
 from adbg.tui.debugger.job.ranks import Ranks
 from adbg.tui.debugger.job.stop_all import StopAll
 from adbg.tui.debugger.model import Model, Run, State
@@ -336,8 +337,7 @@ class Debugger:
             for process in self.processes:
                 if process.stop is None:
                     process.client.send(protocol.Pause())
-        if self.program.attachment is not None:
-            self.program.attachment.stop_asked(self.model)
+        tell_when_quiet(self.model)
 
     def _after_resume(self, continued: bool) -> None:
         """Show the next queued stop: at once after ``continue``; a stepped process is given a moment to stop again

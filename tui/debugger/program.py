@@ -23,7 +23,6 @@ from adbg.tui.debugger.client import Client, Listener
 
 if TYPE_CHECKING:
     from adbg.engine.launch.launch import Launched
-    from adbg.tui.debugger.model import Model
 
 OnAgent = Callable[[Client, ProcessInfo], None]
 OnOutput = Callable[[str, bytes], None]
@@ -65,9 +64,6 @@ class Attachment(Protocol):
 
     def end_of(self, pid: int) -> ExitStatus | None:
         """The last process that was connected is gone: how the program ended; None while others may come."""
-
-    def stop_asked(self, model: Model) -> None:
-        """The user asked for a stop: when none comes soon, that is told."""
 
 
 class Program(Protocol):

@@ -18,7 +18,7 @@ from adbg.engine.errors import AdbgError, AttachError, CommandError, DebuggeeGon
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.protocol.messages import Refused
 from adbg.engine.protocol.rendezvous import read_config
-from adbg.tui.attach import found, quiet, way_in
+from adbg.tui.attach import found, way_in
 from adbg.tui.attach.found import FoundProgram
 from adbg.tui.attach.processes import Seen, Table
 from adbg.tui.attach.way_in import Cancelled
@@ -26,6 +26,7 @@ from adbg.tui.commands.startup import run_startup
 from adbg.tui.commands.table import execute
 from adbg.tui.debugger import events
 from adbg.tui.debugger.debugger import State
+from adbg.tui.debugger.job import quiet
 from adbg.tui.debugger.signals import Interrupts
 
 Enter = Callable[[Path, Callable[[Progress], None], threading.Event], ScriptedAgent | None]
