@@ -58,6 +58,7 @@ def test_a_stop_that_does_not_come_is_told_of_a_program_that_adbg_started() -> N
     try:
         one.debugger.start()
         one.debugger.begin()
+        one.wait(events.ProcessJoined, seconds=patience(20))
         assert one.debugger.state is State.RUNNING
         one.debugger.pause()
         notice = one.wait(events.Notice, seconds=patience(20))
