@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import marshal
 import os
 import shlex
@@ -73,6 +74,8 @@ class Launched:
         self._inbox = inbox  # received, and not yet a whole frame
         self._process = process
         self._sending = threading.Lock()
+        self._draining: dict[bytes, threading.Event] = {}
+        self._numbers = itertools.count()
         self._ended = threading.Event()
         self._exit: ExitStatus | None = None
         self._unread = b""  # typed at its terminal and not read by its end
@@ -116,6 +119,16 @@ class Launched:
         whole = int(signum) in frames.GROUP_SIGNALS if group is None else group
         self._send(frames.SIGNAL, struct.pack(">B?", int(signum), whole))
 
+    def drain(self, seconds: float = 0.2) -> None:
+        """Until ``on_output`` was called with what the program, or a thread of it that stands, has written by now; for
+        ``seconds`` at most. Not on the thread that calls ``on_output``."""
+        number = struct.pack(">Q", next(self._numbers))
+        done = self._draining[number] = threading.Event()
+        if self._exit is None:
+            self._send(frames.DRAIN, number)
+            done.wait(seconds)
+        self._draining.pop(number, None)
+
     @property
     def exit(self) -> ExitStatus | None:
         """How it ended, None while it runs."""
@@ -138,6 +151,9 @@ class Launched:
             kind, payload = received
             if kind in streams:
                 _guarded(on_output, streams[kind], payload)
+            elif kind == frames.DRAINED:
+                if (done := self._draining.get(payload)) is not None:
+                    done.set()
             elif kind == frames.NOTE:
                 _guarded(on_note, os.fsdecode(payload))
             elif kind == frames.EXIT:

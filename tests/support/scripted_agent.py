@@ -425,6 +425,9 @@ class ScriptedProgram:
     def input_wait(self) -> str:
         return self.wait
 
+    def drain(self) -> None:
+        pass
+
     def resize(self, rows: int, cols: int) -> None:
         pass
 

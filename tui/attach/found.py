@@ -255,6 +255,9 @@ class FoundProgram:
     def input_wait(self) -> str:
         return ""
 
+    def drain(self) -> None:
+        """Its output is not adbg's to hand on."""
+
     def resize(self, rows: int, cols: int) -> None:
         pass
 

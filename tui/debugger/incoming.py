@@ -1,8 +1,8 @@
 """What agents and the launcher report, turned into changes of the model and events.
 
 Everything here runs on threads that are not the front end's: an agent joins on a thread of its own, its events come
-on its client's reader thread, output and the end on the launcher's. None of them waits for an answer on a reader
-thread.
+on its client's reader thread, output and the end on the launcher's. None of them waits for an agent's answer on a
+reader thread; a stop waits a moment for the output that the program wrote before it.
 """
 
 from __future__ import annotations
@@ -164,6 +164,7 @@ class Incoming:
         tell = self._model.tell
         if isinstance(body, protocol.Stopped):
             if body.adbg is not None:
+                self._program.drain()  # what was written before the stop is told before it, and no line in two halves
                 with self._model.changed:
                     known = process in run.processes
                     process.stop = body.adbg

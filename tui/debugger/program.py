@@ -109,6 +109,9 @@ class Program(Protocol):
         """ "line" while the program waits for what is typed at that terminal, "secret" where that is not shown, "" else
         or not known."""
 
+    def drain(self) -> None:
+        """Until the output that a thread which stands now has written was handed on; for a moment at most."""
+
     def resize(self, rows: int, cols: int) -> None: ...
 
     def signal(self, signum: int) -> None: ...
@@ -261,6 +264,10 @@ class StartedProgram:
 
     def input_wait(self) -> str:
         return self._program.input_wait() if self._program is not None and self.script.mode == "pty" else ""
+
+    def drain(self) -> None:
+        if self._program is not None:
+            self._program.drain()
 
     def resize(self, rows: int, cols: int) -> None:
         self.size = (rows, cols)

@@ -69,6 +69,8 @@ def older_nodes(roots: Sequence[Any], mark: int, most: int, touched: Ledger) -> 
 
 def _freed(node: Any, fields: NodeFields) -> bool | None:
     """None: it saved nothing, and tells nothing."""
+    if torch_saved.holds_some(node, fields):
+        return False
     values = torch_saved.saved(node, fields)
     if any(value.state is ValueState.FREED for value in values):
         return True

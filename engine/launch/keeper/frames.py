@@ -7,10 +7,12 @@ front end → START   marshal of the dict that ``Keeper.start`` reads
             STDIN   bytes to type (mode "pty")
             RESIZE  rows, cols (2 x u16)
             SIGNAL  number (u8), whole process group (bool)
+            DRAIN   any payload: hand on what the program has written by now, then say so
 → front end STARTED pid (u32)
             FAILED  errno (i32), then text: the program could not be started
             STDOUT  bytes (in mode "pty" both streams)
             STDERR  bytes
+            DRAINED the payload of DRAIN
             NOTE    text for the user: the output is no longer recorded, ...
             EXIT    code (i32), signal (u8): one of them is -1 or 0; then what was typed and not read
 =========== ======= ==========================================================
@@ -21,8 +23,8 @@ from __future__ import annotations
 import signal
 import struct
 
-START, STDIN, RESIZE, SIGNAL = b"S", b"i", b"w", b"s"
-STARTED, FAILED, STDOUT, STDERR, NOTE, EXIT = b"p", b"f", b"o", b"e", b"n", b"x"
+START, STDIN, RESIZE, SIGNAL, DRAIN = b"S", b"i", b"w", b"s", b"d"
+STARTED, FAILED, STDOUT, STDERR, DRAINED, NOTE, EXIT = b"p", b"f", b"o", b"e", b"D", b"n", b"x"
 HEADER = struct.Struct(">cI")
 MAX_FRAME = 1 << 16  # bytes of STDIN, STDOUT, STDERR
 GROUP_SIGNALS = frozenset(

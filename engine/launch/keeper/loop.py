@@ -15,6 +15,8 @@ import termios
 import time
 
 from adbg.engine.launch.keeper.frames import (
+    DRAIN,
+    DRAINED,
     EXIT,
     FAILED,
     MAX_FRAME,
@@ -196,6 +198,10 @@ class Keeper:
                 self.typed += payload
             elif kind == RESIZE:
                 self._resize(*struct.unpack(">HH", payload))
+            elif kind == DRAIN:
+                for terminal in self.terminals:  # one read gives all that a program which stands has written
+                    self._read(terminal)
+                self._send(DRAINED, payload)
             elif kind == SIGNAL:
                 number, group = struct.unpack(">B?", payload)
                 self.asked.add(number)

@@ -109,6 +109,36 @@ def test_an_error_in_backward_stops_without_a_breakpoint() -> None:
     assert outcome.status == plain("inplace_error").status
 
 
+PIECES = """
+import sys
+import torch
+def told(gradient):
+    for piece in ("A" * 30_000, "B" * 30_000, "\\n"):
+        sys.stdout.write(piece)
+        sys.stdout.flush()
+x = torch.randn(4, 4, requires_grad=True)
+for step in range(100):
+    y = x.tanh()
+    y.register_hook(told)
+    y.sum().backward()
+"""
+
+
+def test_what_was_written_before_a_stop_comes_before_it(tmp_path: Path) -> None:
+    """Bytes on a terminal and the stop on a socket come by two ways: 1 to 4 lines of 100 came behind it, or in two
+    halves around it, on a busy machine."""
+    script = tmp_path / "pieces.py"
+    script.write_text(PIECES)
+    done = adbg("run", "--batch", "--no-record", "-b", "Tanh*", *commands("commands 1\nc\nend"), script)
+    told = [
+        line[:1] if line[:1] == "A" else "stop"
+        for line in done.stdout.splitlines()
+        if line.startswith(("A", "B", "adbg: Breakpoint 1"))
+    ]
+    assert told == ["A", "stop"] * 100
+    assert done.stdout.count("A" * 30_000 + "B" * 30_000 + "\n") == 100
+
+
 def test_a_nested_backward_is_entered_and_left() -> None:
     outcome = batch("nested_function", "-b", "Level", *commands("c", "s", "where", "delete", "finish"))
     stops = outcome.of("stopped")
