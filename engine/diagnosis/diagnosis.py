@@ -277,6 +277,7 @@ class _OfBackend(Watcher):
         self._telling.add(me)
         try:
             with self.facts.backend.unseen():
+                self.facts.node_lines.tell(event, *what)
                 for each, call in tuple(calls):
                     try:
                         call(*what)

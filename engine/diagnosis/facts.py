@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from adbg.engine.backends.base import Backend, Graph
+from adbg.engine.diagnosis.next_commands import NodeLines, as_typed
 from adbg.engine.diagnosis.rounds import Rounds
 from adbg.engine.diagnosis.warned import Warned
 from adbg.engine.outside import suppress
@@ -16,7 +17,6 @@ from adbg.engine.protocol.messages import Cause, Finding, FoundAt, RankFacts
 from adbg.engine.types import SourceLine
 
 _ASKED_AGAIN = 100  # times that names are looked up anew before the first backward
-_AT_STOP = ("why alive", "info graph")
 _WEIGHTS = {"note": 0, "warning": 1, "error": 2}
 
 
@@ -32,6 +32,7 @@ class Facts:
         other_needs: a detector changed its ``needs`` as a module began or ended: they count from here on.
         deep: every iteration is sampled, and detectors may compute more.
         warned: at which lines NumPy met NaN and infinities.
+        node_lines: those that recorded nodes, for ``next``.
         findings: told so far, by id.
         share: for the front end, which compares it with what other ranks tell.
     """
@@ -53,6 +54,7 @@ class Facts:
         self.at_backward = False  # it ends between a forward and its backward: as many iterations were asked for
         self.cut_short = False  # what would have come behind the last backward may not have: an exception, Ctrl-C
         self.warned = Warned()  # what NumPy says
+        self.node_lines = NodeLines(backend)
         self.findings: dict[int, Finding] = {}
         self._send = send
         self._ids: Callable[[], int] = itertools.count(1).__next__
@@ -149,7 +151,7 @@ class Facts:
         told once, and anew where it turns out graver. Below 0.5 it is a note. Returns its id."""
         if finding.confidence < 0.5 and finding.severity != "note":
             finding = replace(finding, severity="note")
-        finding = replace(finding, next=as_typed(finding.next))
+        finding = replace(finding, next=as_typed(self.node_lines.shown(finding.next)))
         if not finding.id and self.iteration:  # a detector counts backwards
             ahead = finding.iteration - self.iteration if finding.iteration is not None else 0
             finding = replace(finding, iteration=max(1, self.before + self.rounds.count + ahead))
@@ -177,15 +179,3 @@ class Facts:
         known = self.findings.pop(id, None)
         if known is not None:
             self._send(replace(known, severity="note", confidence=0.0))
-
-
-def as_typed(commands: Sequence[str]) -> list[str]:
-    """``next`` as a user types it one after another: behind breakpoints, what looks comes at the stop, behind ``c``.
-    What can only be asked at a stop has one first."""
-    typed: list[str] = []
-    if commands and commands[0] in _AT_STOP:
-        typed = ["b backward-begin"]
-    for command in commands:
-        looks = not command.startswith(("b ", "adbg ")) and command != "c"
-        typed += ["c", command] if looks and typed and typed[-1].startswith("b ") else [command]
-    return typed

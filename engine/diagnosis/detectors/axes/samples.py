@@ -134,7 +134,7 @@ class SamplesAlongColumns(Detector):
                 f"with the last axis, which is {count} long too: each sample gets all of them, one a column"
                 + (f"; give them the axes that they lack (reshape({axes}))" if what.sized else ""),
                 iteration=facts.iteration + 1, forward=line, cause=facts.cause(line), evidence=evidence,
-                next=[f"b {place(line)}", "info node"] if call.results[0].requires_grad else [],
+                next=[f"b {place(line)}", "info node"],
             )
         )  # fmt: skip
 

@@ -1,0 +1,81 @@
+"""What a finding says to type next is typed: every breakpoint of it meets a node, and the rest is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from support.diagnosing import diagnose, findings
+from support.frameworks import on_frameworks
+from support.program import adbg, commands
+
+HEAD = {
+    "torch": """
+import torch as framework
+from torch import nn
+framework.manual_seed(0)
+net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4))
+optimizer = framework.optim.SGD(net.parameters(), 0.01)
+clear = optimizer.zero_grad
+def noise(*shape):
+    return framework.randn(*shape)
+def put(weight, kept):
+    weight.copy_(kept)
+""",
+    "paddle": """
+import paddle as framework
+from paddle import nn
+framework.seed(0)
+net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4))
+optimizer = framework.optimizer.SGD(0.01, parameters=net.parameters())
+clear = optimizer.clear_grad
+def noise(*shape):
+    return framework.randn(shape)
+def put(weight, kept):
+    weight.set_value(kept)
+""",
+}
+# The line to change records no node, nor does the one that restores.
+BACKUP = """
+kept = {}
+for step in range(8):
+    (net(noise(6, 4)) - 1).square().mean().backward()
+    with framework.no_grad():
+        for name, weight in net.named_parameters():
+            kept[name] = weight.detach()  # CAUSE
+            weight.add_(0.1 * weight.grad)
+    (net(noise(6, 4)) - 1).square().mean().backward()
+    with framework.no_grad():
+        for name, weight in net.named_parameters():
+            put(weight, kept[name])
+    optimizer.step()
+    clear()
+"""
+# The line to change records nodes: it can be stopped at.
+BROADCAST = """
+for step in range(8):
+    loss = (net(noise(6, 4)).sum(1, keepdim=True) - noise(6)).square().mean()  # CAUSE
+    loss.backward()
+    optimizer.step()
+    clear()
+"""
+PROGRAMS = {"backup": (BACKUP, "list"), "broadcast": (BROADCAST, "b")}
+
+
+def typed(script: Path, lines: Sequence[str]) -> None:
+    """Raises AssertionError where a breakpoint meets no node, or a command is refused."""
+    breaks = [word for each in lines if each.startswith("b ") for word in ("-b", each[2:])]
+    rest = [each for each in lines if not each.startswith(("b ", "adbg "))]
+    done = adbg("run", "--batch", "--strict", "--no-record", *breaks, *commands(*rest), script)
+    assert done.status == 0, f"{lines}\n{done}"
+
+
+@on_frameworks()
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_is_said_to_be_typed_shows_something(tmp_path: Path, framework: str, name: str) -> None:
+    text, first = PROGRAMS[name]
+    found = findings(diagnose(tmp_path, HEAD[framework] + text))[0]
+    assert "# CAUSE" in found["cause"]["text"], found
+    assert found["next"][0].split()[0] == first, found
+    typed(tmp_path / "train.py", found["next"])
