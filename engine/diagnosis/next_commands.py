@@ -64,7 +64,7 @@ def as_typed(commands: Sequence[str]) -> list[str]:
     first."""
     typed: list[str] = []
     if commands and commands[0] in _AT_STOP:
-        typed = ["b backward-begin"]
+        typed = ["b backward"]
     for command in commands:
         looks = not command.startswith(("b ", "adbg ")) and command != "c"
         typed += ["c", command] if looks and typed and typed[-1].startswith("b ") else [command]

@@ -12,7 +12,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from adbg.engine.session.breakpoints.grammar import parse_spec
+from adbg.engine.session.breakpoints.grammar import SpecKind, parse_spec
 from adbg.tui.commands.table import resolve
 from support.program import Outcome, adbg
 
@@ -73,7 +73,8 @@ def check_commands(found: dict[str, Any]) -> None:
     for line in found["next"]:
         word, _, rest = line.partition(" ")
         if word != "adbg" and resolve(word).name in ("break", "tbreak", "trace", "until"):
-            parse_spec(rest)
+            spec = parse_spec(rest)
+            assert spec.kind is not SpecKind.NAME or "-" not in spec.pattern, f"{rest!r} is no word of the grammar"
 
 
 def check_healthy(folder: Path, program: str, *options: str) -> Outcome:

@@ -13,7 +13,7 @@ Suffixes come in any order, each at most once. EXPR is a Python expression. It r
 may follow it, and then EXPR is the longest text that is a Python expression with nothing but suffixes behind it. So
 ``if a > 1 every 2`` has the condition ``a > 1``, and in ``if b if a else after`` the last word is a variable.
 
-What a name or a path takes is decided in ``names``.
+"backward-begin" means "backward". What a name or a path takes is decided in ``names``.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ __all__ = [
 _NODE_KINDS = frozenset({SpecKind.NAME, SpecKind.INDEX, SpecKind.LINE, SpecKind.MODULE, SpecKind.PARAMETER})
 _WATCH_KINDS = frozenset({SpecKind.NAN, SpecKind.INF, SpecKind.NONFINITE})
 _WORDS = {kind.value: kind for kind in SpecKind if kind not in _NODE_KINDS}
+_WORDS["backward-begin"] = SpecKind.BACKWARD  # beside "backward-end" people type it, and no node has such a name
 _PREFIXES = {"op": SpecKind.NAME, "module": SpecKind.MODULE, "param": SpecKind.PARAMETER}
 
 

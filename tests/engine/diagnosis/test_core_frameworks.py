@@ -171,7 +171,7 @@ def test_a_recorded_run_says_it_again(framework: str, tmp_path: Path) -> None:
 @on_frameworks()
 def test_a_start_at_a_stop(framework: str, tmp_path: Path) -> None:
     path = script(tmp_path, framework, "train(rows(12))")
-    words = ["-b", "backward 3", "-e", "c", "-e", "diagnose start", "-e", "b backward-begin if backward == 10"]
+    words = ["-b", "backward 3", "-e", "c", "-e", "diagnose start", "-e", "b backward 10"]
     outcome = adbg("run", "--batch", "--json", *words, "-e", "c", "-e", "diagnose", "-e", "diagnose stop", path)
     assert outcome.status == 0, str(outcome)
     (listed,) = outcome.of("result", command="diagnose")

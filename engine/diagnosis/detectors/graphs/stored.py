@@ -210,7 +210,7 @@ class StoredViews(Detector):
         self.facts.tell(
             Finding(
                 0, "silent-overwrite", "error", 0.88, message, iteration=max(1, self.facts.iteration), forward=line,
-                cause=self.facts.cause(cause), evidence=evidence, next=["b backward-begin"],
+                cause=self.facts.cause(cause), evidence=evidence, next=["b backward"],
             )
         )  # fmt: skip
 

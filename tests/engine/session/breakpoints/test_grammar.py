@@ -35,6 +35,8 @@ HEADS = {
     "inf": Spec(SpecKind.INF),
     "nonfinite": Spec(SpecKind.NONFINITE),
     "backward": Spec(SpecKind.BACKWARD),
+    "backward-begin": Spec(SpecKind.BACKWARD),
+    "op:backward-begin": Spec(SpecKind.NAME, "backward-begin"),
     "backward-end": Spec(SpecKind.BACKWARD_END),
     "error": Spec(SpecKind.ERROR),
 }
