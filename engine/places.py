@@ -3,16 +3,21 @@ thread."""
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import threading
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adbg.engine.errors import CommandError
 from adbg.engine.names import file_matches
 from adbg.engine.outside import own
 
+if TYPE_CHECKING:
+    import ast
+
+_LARGEST = 1 << 20  # bytes of a file that is parsed: 1.1 MB took 0.9-1.4 s, and 0.3 s to be walked
 _PLACE = re.compile(r"(?P<file>.*[^:]):(?P<first>\d+)(?:-(?P<last>\d+))?", re.DOTALL)
 EXAMPLE = "model.py:10-14"
 _PARSES = threading.RLock()
@@ -78,3 +83,24 @@ def parsed(text: str | bytes, file: str = "<unknown>", mode: str = "exec") -> An
         except SystemError:
             continue
     raise ValueError("the source cannot be parsed now: other threads parse, too")
+
+
+def source_tree(file: str) -> ast.Module | None:
+    """A file parsed as it is now; None where it cannot be read or parsed, or is too large."""
+    try:
+        return _tree(file, os.stat(file).st_mtime, os.path.getsize(file))
+    except own(OSError):
+        return None
+
+
+@functools.lru_cache(maxsize=64)
+def _tree(file: str, changed: float, size: int) -> ast.Module | None:
+    """``changed``: so that an edited file is read again."""
+    if not changed or size > _LARGEST:
+        return None
+    try:
+        with open(file, "rb") as source:
+            tree: ast.Module = parsed(source.read())
+            return tree
+    except own(OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+from adbg.engine.hang.conditioned import Condition
 from adbg.engine.protocol.messages import Collective, CollectivesBody
 from adbg.engine.types import SourceLine
 
@@ -102,6 +103,7 @@ class HangVerdict:
     calls: at COUNTS, how often each rank called the line that one of them called once more.
     calls_from: the number of the group from which these are counted: what is known of every rank.
     cycle: at DEADLOCK, ranks in order: each waits for the next, the last for the first.
+    condition: on the rank, under which the source has the call of those that differ or wait.
     """
 
     kind: HangKind
@@ -117,6 +119,7 @@ class HangVerdict:
     calls: dict[int, int] = field(default_factory=dict)
     calls_from: int = 1
     divergence: Divergence | None = None
+    condition: Condition | None = None
     standings: tuple[Standing, ...] = ()
     timeout: float | None = None
     notes: tuple[str, ...] = ()

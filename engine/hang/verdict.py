@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from adbg.engine.hang.conditioned import condition_of
 from adbg.engine.hang.divergence import differences, first_divergence, is_over, may_be_uneven, uneven
 from adbg.engine.hang.standing import ALONE, BUSY, groups_of, issued, members, standing
 from adbg.engine.hang.values import Divergence, HangKind, HangVerdict, Life, RankFacts, Standing
@@ -30,7 +31,7 @@ def judge(ranks: Sequence[RankFacts]) -> HangVerdict:
     if not waiting:
         verdict = _nobody_waits(standings)
     else:
-        verdict = _somebody_waits(waiting, standings, groups, ranks)
+        verdict = _under_condition(_somebody_waits(waiting, standings, groups, ranks))
         known = {facts.rank: standing(facts, verdict.group) for facts in ranks}
         standings = {
             rank: replace(each, issued=known[rank].issued, last=known[rank].last) for rank, each in standings.items()
@@ -192,6 +193,25 @@ def _differs(
         return None
     unnumbered = Divergence(verdict.group, 0, tuple(sorted(differ)), dict(here))
     return replace(verdict, kind=HangKind.MISMATCH, culprits=_odd(unnumbered), divergence=unnumbered, confidence=0.7)
+
+
+def _under_condition(verdict: HangVerdict) -> HangVerdict:
+    """Where the source says that only some ranks come to a call: those that are in it differ, however often the others
+    called theirs; of a call that others did not come to, why."""
+    row, divergence = verdict.collective, verdict.divergence
+    if verdict.kind not in (HangKind.MISMATCH, HangKind.COUNTS, HangKind.MISSING):
+        return verdict
+    if divergence is None:
+        condition = condition_of(row.place) if row is not None and row.place is not None else None
+        return replace(verdict, condition=condition)
+    found = {rank: condition_of(each.place) for rank, each in divergence.rows.items() if each.place is not None}
+    some = [rank for rank, condition in found.items() if condition is not None]
+    if not some or len({divergence.rows[rank].place for rank in some}) != 1 or len(some) == len(divergence.rows):
+        return verdict
+    return replace(
+        verdict, kind=HangKind.MISMATCH, culprits=tuple(sorted(some)), calls={}, condition=found[some[0]],
+        collective=divergence.rows[some[0]],
+    )  # fmt: skip
 
 
 def _odd(divergence: Divergence) -> tuple[int, ...]:

@@ -47,6 +47,9 @@ def hang_lines(verdict: HangVerdict, recorded: bool = False) -> list[str]:
     lines += _source_lines(verdict)
     if verdict.divergence is not None and not _shown(verdict.divergence, verdict.standings):
         lines += _divergence_lines(verdict.divergence)
+    if verdict.condition is not None:
+        called = f"{_short(verdict.collective)} is called under a condition on the rank"
+        lines.append(f"{called}: {verdict.condition.text} at {place_text(verdict.condition.test)}")
     if verdict.calls:
         counted = ", ".join(f"rank {rank} {_times(number)}" for rank, number in sorted(verdict.calls.items()))
         row = verdict.collective

@@ -4,23 +4,24 @@ they are now; no line is better than a wrong one."""
 from __future__ import annotations
 
 import ast
-import functools
 import linecache
 import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from adbg.engine.outside import own
-from adbg.engine.places import parsed
+from adbg.engine.places import source_tree
 from adbg.engine.types import SourceLine
 
-_LARGEST = 1 << 20  # bytes of a file that is parsed: 1.1 MB took 0.9-1.4 s, and 0.3 s to be walked
 _PUTS = frozenset(
     ("append", "extend", "insert", "appendleft", "add", "update", "setdefault", "put", "put_nowait", "__setitem__")
 )
 _HEAPS = frozenset(("heappush", "heappushpop", "heapreplace", "insort", "insort_left", "insort_right"))
 _CUTS = frozenset(("detach", "detach_", "item", "numpy", "tolist"))
+_MAKES = frozenset((
+    "tensor", "as_tensor", "from_numpy", "to_tensor", "zeros", "zeros_like", "ones", "ones_like", "full", "full_like",
+    "empty", "empty_like", "float", "int", "bool", "len",
+))  # fmt: skip
 _PIECE = re.compile(r"\.(\w+)|\[((?:'(?:[^'\\]|\\.)*'|[^\]])*)\]")
 Piece = tuple[str, str]  # (".", name) or ("[", key), key "*" for any
 
@@ -41,23 +42,27 @@ def pieces_of(path: str) -> tuple[str, list[Piece]]:
     return first, [(".", part[1]) if part[1] else ("[", part[2]) for part in _PIECE.finditer(path, len(first))]
 
 
-def filled_at(path: str, files: Sequence[str], function: str, made: int = 0) -> Found | None:
+def filled_at(path: str, files: Sequence[str], function: str, made: int = 0, graphs: bool = False) -> Found | None:
     """The line that puts something where ``path`` ends: ``losses.append(loss)``, ``cache[key] = value``, or, of a
     variable that holds it itself, one that adds to it. ``function``: only there, "" for anywhere in ``files``.
-    ``made``: where what was put in was made itself, a lambda: of several lines this one."""
+    ``made``: where what was put in was made itself, a lambda: of several lines this one. ``graphs``: what it puts in
+    has a graph: of several lines none that puts in new numbers (``prio.append(torch.tensor(1.0))``)."""
     name, pieces = pieces_of(path)
     for end in range(len(pieces), 0, -1):  # an item may have been put in with what it lies in
-        found = _filled(name, pieces[:end], files, function, made)
+        found = _filled(name, pieces[:end], files, function, made, graphs)
         if found is not None:
             return found
-    return _filled(name, [], files, function, made) if not pieces else None
+    return _filled(name, [], files, function, made, graphs) if not pieces else None
 
 
-def _filled(name: str, pieces: list[Piece], files: Sequence[str], function: str, made: int) -> Found | None:
+def _filled(
+    name: str, pieces: list[Piece], files: Sequence[str], function: str, made: int, graphs: bool
+) -> Found | None:
     best: list[tuple[str, int, str]] = []  # file, line, function, of the same score
+    plain: list[tuple[str, int, str]] = []  # of these, what cannot have put a graph in
     highest = 0
     for file in files:
-        tree = _tree(file, _changed(file))
+        tree = source_tree(file)
         if tree is None:
             continue
         for node, scope in _scoped(tree):
@@ -67,11 +72,14 @@ def _filled(name: str, pieces: list[Piece], files: Sequence[str], function: str,
             if score and node.lineno == made:
                 score += 1
             if score > highest:
-                best, highest = [], score
+                best, plain, highest = [], [], score
             if score and score == highest:
                 best.append((file, node.lineno, scope))
+                if graphs and _puts_numbers(node, tree):
+                    plain.append(best[-1])
     if not best:
         return None
+    best = [each for each in best if each not in plain] or best
     (file, number, scope), *more = best
     others = {line for where, line, _ in more if where == file} - {number}
     line = SourceLine(os.path.abspath(file), number, scope or "<module>")
@@ -80,7 +88,7 @@ def _filled(name: str, pieces: list[Piece], files: Sequence[str], function: str,
 
 def class_at(file: str, name: str) -> int:
     """The line of ``class name``; 0 where there is none."""
-    tree = _tree(file, _changed(file))
+    tree = source_tree(file)
     found = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == name) if tree else ()
     return next((node.lineno for node in found), 0)
 
@@ -94,7 +102,7 @@ def bound_at(path: str, files: Sequence[str], function: str) -> SourceLine | Non
     name, pieces = pieces_of(path)
     attributes = [text for kind, text in pieces if kind == "."]
     for file in reversed(files) if attributes else files:
-        tree = _tree(file, _changed(file))
+        tree = source_tree(file)
         for node, scope in _scoped(tree) if tree is not None else ():
             targets = _targets(node)
             if attributes:
@@ -112,7 +120,7 @@ def given_again_at(path: str, files: Sequence[str]) -> Found | None:
     if not pieces or pieces[-1][0] != ".":
         return None
     for file in reversed(files):
-        tree = _tree(file, _changed(file))
+        tree = source_tree(file)
         lines = [
             (node.lineno, scope)
             for node, scope in (_scoped(tree) if tree is not None else ())
@@ -149,6 +157,36 @@ def _score(node: ast.stmt | ast.Call, name: str, pieces: list[Piece]) -> int:
         if adds:
             return _match(target, name, pieces)
     return 0
+
+
+def _puts_numbers(node: ast.stmt | ast.Call, tree: ast.Module) -> bool:
+    """Whether all that a line puts somewhere is new numbers, as far as its function says."""
+    if isinstance(node, ast.Call):
+        return bool(node.args) and _is_new(node.args[-1], node, tree)
+    if not isinstance(node, ast.Assign):
+        return False
+    values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+    targets = _targets(node)
+    if len(values) == len(targets):  # of an unpacking, those that are put into something
+        values = [value for value, target in zip(values, targets) if isinstance(target, ast.Subscript)]
+    return bool(values) and all(_is_new(each, node, tree) for each in values)
+
+
+def _is_new(value: ast.expr, at: ast.stmt | ast.Call, tree: ast.Module) -> bool:
+    if isinstance(value, ast.Name):
+        given = [
+            each.value
+            for function in ast.walk(tree)
+            if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+            and function.lineno <= at.lineno <= (function.end_lineno or 0)
+            for each in ast.walk(function)
+            if isinstance(each, ast.Assign) and any(isinstance(t, ast.Name) and t.id == value.id for t in each.targets)
+        ]
+        return bool(given) and all(not isinstance(each, ast.Name) and _is_new(each, at, tree) for each in given)
+    if isinstance(value, ast.Call):
+        called = value.func.attr if isinstance(value.func, ast.Attribute) else getattr(value.func, "id", "")
+        return called in _CUTS | _MAKES
+    return isinstance(value, ast.Constant)
 
 
 def is_cut(value: ast.expr) -> bool:
@@ -206,23 +244,3 @@ def _scoped(tree: ast.AST, scope: str = "") -> Iterator[tuple[ast.stmt | ast.Cal
             yield node, scope
         inner = node.name if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) else scope
         yield from _scoped(node, inner)
-
-
-def _changed(file: str) -> float:
-    try:
-        return os.stat(file).st_mtime
-    except OSError:
-        return 0.0
-
-
-@functools.lru_cache(maxsize=64)
-def _tree(file: str, changed: float) -> ast.Module | None:
-    """``changed``: so that an edited file is read again."""
-    try:
-        if not changed or os.path.getsize(file) > _LARGEST:
-            return None
-        with open(file, "rb") as source:
-            tree: ast.Module = parsed(source.read())
-            return tree
-    except own(OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return None

@@ -77,15 +77,15 @@ def owner_of_group(group: Group, backend: Backend | None) -> Owner:
     plain = path.removeprefix(f"{root.name}.") if root.kind == "global" and root.name else path
     scope = scope_of(path, group.way)
     mine, others = files_of(root, group.way)
-    filled: Found | None = None
-    for files in (mine, others):
-        filled = filled or _filled(plain, files, root, scope)
-    filled = filled or given_again_at(plain, mine)
-    function = root.name if root.kind == "local" else ""
-    bound = bound_at(plain, [*mine, *others], function) or root.line
     graphs = nbytes = 0
     if backend is not None:
         graphs, nbytes = figures(backend, group.members.values())
+    filled: Found | None = None
+    for files in (mine, others):
+        filled = filled or _filled(plain, files, root, scope, graphs > 0)
+    filled = filled or given_again_at(plain, mine)
+    function = root.name if root.kind == "local" else ""
+    bound = bound_at(plain, [*mine, *others], function) or root.line
     return Owner(
         path=path,
         kind="attribute" if "." in plain else root.kind,
@@ -103,14 +103,14 @@ def owner_of_group(group: Group, backend: Backend | None) -> Owner:
     )
 
 
-def _filled(path: str, files: Sequence[str], root: Root, scope: Scope | None) -> Found | None:
+def _filled(path: str, files: Sequence[str], root: Root, scope: Scope | None, graphs: bool) -> Found | None:
     """By the path from the last function that stands still on it on, else by all of it."""
     if scope is not None and scope.rest:
-        found = filled_at(scope.rest, [scope.line.file], scope.line.function)
+        found = filled_at(scope.rest, [scope.line.file], scope.line.function, graphs=graphs)
         if found is not None:
             return found
     made = scope.line.line if scope is not None and scope.line is not None else 0
-    return filled_at(path, files, root.name if root.kind == "local" else "", made)
+    return filled_at(path, files, root.name if root.kind == "local" else "", made, graphs)
 
 
 def owners_of(reach: Reach, values: Iterable[Any], backend: Backend | None, most: int = 20) -> list[Owner]:

@@ -32,7 +32,10 @@ def hang_finding(verdict: HangVerdict) -> Finding | None:
 
 
 def _line(verdict: HangVerdict) -> SourceLine | None:
-    """Where the rank is that does otherwise than the others; of a collective that some called more often, its line."""
+    """Where the rank is that does otherwise than the others, or the call that leads only some ranks there; of a
+    collective that some called more often, its line."""
+    if verdict.condition is not None:
+        return verdict.condition.call
     if verdict.kind is HangKind.COUNTS and verdict.collective is not None:
         return verdict.collective.place
     if verdict.divergence is not None:

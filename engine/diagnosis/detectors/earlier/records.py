@@ -81,7 +81,7 @@ class Record:
             for node in ast.walk(tree) if tree is not None else ():
                 if not isinstance(node, ast.Call) or called_name(node) != getattr(scope, "name", ""):
                     continue
-                argument = _argument(node, scope, given)
+                argument = _argument(node, scope, given, each)
                 if argument is not None and not is_cut(argument) and not isinstance(argument, ast.Constant):
                     yield each, node, argument
 
@@ -148,7 +148,7 @@ def _part(value: ast.AST | None, item: str) -> ast.AST | None:
     return None
 
 
-def _argument(call: ast.Call, scope: ast.AST, given: _Given) -> ast.expr | None:
+def _argument(call: ast.Call, scope: ast.AST, given: _Given, file: str) -> ast.expr | None:
     """What a call gives a function there; None where its source does not say it."""
     taken: Sequence[str] = parameters_of(scope)
     taken = taken[1:] if taken[:1] in (["self"], ["cls"]) else taken
@@ -163,7 +163,23 @@ def _argument(call: ast.Call, scope: ast.AST, given: _Given) -> ast.expr | None:
     if argument is None or not given.item:
         return argument
     part = _part(argument, given.item)
+    if part is None and isinstance(argument, ast.Call):
+        part = _field(argument, given.item, file)
     return part if isinstance(part, ast.expr) else None
+
+
+def _field(made: ast.Call, item: str, file: str) -> ast.expr | None:
+    """What a record is given for a field by its place: of a class of that file with fields (a dataclass, a
+    NamedTuple)."""
+    tree = tree_of(file)
+    for each in ast.walk(tree) if tree is not None else ():
+        if isinstance(each, ast.ClassDef) and each.name == called_name(made):
+            targets = [one.target for one in each.body if isinstance(one, ast.AnnAssign)]
+            fields = [target.id for target in targets if isinstance(target, ast.Name)]
+            name = item.strip("[].'")
+            place = fields.index(name) if name in fields else len(made.args)
+            return made.args[place] if place < len(made.args) else None
+    return None
 
 
 def _is_only_given(scope: ast.AST, name: str, file: str, line: int) -> bool:

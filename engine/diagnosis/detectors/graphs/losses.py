@@ -34,8 +34,8 @@ _MADE = {
 @dataclass(frozen=True, slots=True)
 class _Pair:
     """What met: both sizes; ``both``: both carry gradients; ``column``: the line that gave the longer one its axis;
-    ``target``: neither carries gradients, and the shape of what came out; ``met``: what that was compared with, or
-    multiplied by (``weighs``)."""
+    ``target``: neither carries gradients, and the shape of what came out; ``met``: what that, or what both came to,
+    was compared with, or multiplied by (``weighs``)."""
 
     shapes: str
     both: bool
@@ -55,7 +55,8 @@ class LossBroadcast(Detector):
     Mistaken for: distances between all pairs, which are no finding where the line itself makes the column
     (x.unsqueeze(1) - y), where a table of both sizes meets the result, or between tensors of one rank. Where neither
     carries gradients, no finding before a prediction is compared with the result. A note where
-    both sides are learnt, as in a ranking loss of every positive against every negative; a warning where the column was
+    both sides are learnt, as in a ranking loss of every positive against every negative, until what came out is
+    compared with a target of one size: a bias of (N, 1) was added to a score of (N,). A warning where the column was
     made by an unsqueeze elsewhere, and of products and sums.
     Cost: in sampled iterations a look at the shapes of each operator's operands.
     """
@@ -66,6 +67,7 @@ class LossBroadcast(Detector):
         super().__init__(facts)
         self._outer: Marks[_Pair] = Marks()
         self._columns: Marks[None] = Marks()  # made of what has one axis less
+        self._own: Marks[None] = Marks()  # made of a table of all pairs
 
     def operator(self, call: OperatorCall) -> None:
         if call.error is not None or not call.results or not call.operands:
@@ -81,13 +83,16 @@ class LossBroadcast(Detector):
             known = self._outer.of(operand)
             if known is None:
                 continue
-            if known.what.target and self._compared(known, call, name):
+            if (known.what.target or known.what.both) and self._compared(known, call, name, shape(operand)[-1]):
                 return
             if name in _REDUCTIONS and _one(result):
                 if not known.what.target:
                     self._tell(known, call)
             elif shape(result) == shape(operand):
                 self._outer.put(result, known.what, known.name, known.line)
+            else:
+                for each in call.results:  # the maximum of each row, say
+                    self._own.put(each, None, known.name, known.line)
             return
         if len(call.operands) < 2 or name not in DIFFERENCES | PAIRED | _OUTER:
             return
@@ -112,14 +117,17 @@ class LossBroadcast(Detector):
         else:
             self._outer.put(result, what, call.name, line)
 
-    def _compared(self, known: Marked[_Pair], call: OperatorCall, name: str) -> bool:
-        """Whether a prediction of one size meets the table that a target became; it is told, or goes on as a loss."""
-        rows = known.what.target[-1]
+    def _compared(self, known: Marked[_Pair], call: OperatorCall, name: str, rows: int) -> bool:
+        """Whether a prediction of one size meets the table that a target became, or a target that of a prediction; it
+        is told, or goes on as a loss."""
+        target = bool(known.what.target)
+        kinds = DIFFERENCES | PAIRED | (_OUTER if target else frozenset())
         for each in call.operands:
             single = [size for size in shape(each) if size != 1] == [rows]
-            if single and each.requires_grad and name in DIFFERENCES | PAIRED | _OUTER:
+            if single and each.requires_grad is target and name in kinds and self._own.of(each) is None:
                 met = f"{list(shape(each))} at {place(line_of(call.lines))}"
-                what = replace(known.what, target=(), met=met, weighs=name in _OUTER)
+                met = f"what came out meets {'what is learnt, of' if target else 'a target of'} {met}"
+                what = replace(known.what, target=(), both=False, met=met, weighs=name in _OUTER)
                 if name in PAIRED and _one(call.results[0]):
                     self._tell(replace(known, what=what), call)
                 else:
@@ -152,7 +160,7 @@ class LossBroadcast(Detector):
             "reshape one of them: target.unsqueeze(1), or prediction.squeeze(1)",
         ]
         if pair.met:
-            evidence.insert(1, f"what came out meets what is learnt, of {pair.met}")
+            evidence.insert(1, pair.met)
             evidence[-1] = "give both one shape before they meet: unsqueeze(1) of the short one, or squeeze(1)"
         warned = ((pair.column is not None or pair.outer) and not pair.met) or pair.weighs
         severity, sure = ("warning", 0.7) if warned else ("error", 0.9)

@@ -102,11 +102,11 @@ def _asks(test: ast.expr, values: Mapping[str, Any]) -> bool:
     if isinstance(test, ast.Call):
         called = called_name(test)
         if isinstance(test.func, ast.Attribute):
-            owner = _value(test.func.value, values)
+            owner = value_in(test.func.value, values)
             return called in _ASKS and type(owner).__module__.startswith(_OF)
         return called in _COUNTS and all(_asks_of(each, values) for each in test.args)
     if isinstance(test, (ast.Name, ast.Attribute)):
-        found = _value(test, values)
+        found = value_in(test, values)
         return type(found) in _PLAIN or type(found) in _KEPT
     return isinstance(test, _PARTS) and all(_asks(each, values) for each in _operands(test))
 
@@ -114,8 +114,8 @@ def _asks(test: ast.expr, values: Mapping[str, Any]) -> bool:
 def _asks_of(value: ast.expr, values: Mapping[str, Any]) -> bool:
     """The same of what is counted: a list of things, or one question of each."""
     if not isinstance(value, (ast.GeneratorExp, ast.ListComp)):
-        return type(_value(value, values)) in _KEPT
-    among = _value(value.generators[0].iter, values)
+        return type(value_in(value, values)) in _KEPT
+    among = value_in(value.generators[0].iter, values)
     target = value.generators[0].target
     if len(value.generators) > 1 or type(among) not in (list, tuple) or not isinstance(target, ast.Name):
         return False
@@ -126,12 +126,12 @@ def _operands(test: ast.expr) -> Iterator[ast.expr]:
     return (each for each in ast.iter_child_nodes(test) if isinstance(each, ast.expr))
 
 
-def _value(expression: ast.expr, values: Mapping[str, Any]) -> Any:
+def value_in(expression: ast.expr, values: Mapping[str, Any]) -> Any:
     """Of a variable, or of an attribute that an instance has itself, so of no property; an object of no use else."""
     if isinstance(expression, ast.Name):
         return values.get(expression.id, _NOTHING)
     if isinstance(expression, ast.Attribute):
-        return attribute(_value(expression.value, values), expression.attr)
+        return attribute(value_in(expression.value, values), expression.attr)
     return _NOTHING
 
 

@@ -136,7 +136,8 @@ class Standing(Detector):
         alone = all(each.kind == "thread" and not each.timed and not each.polls for each in waits.values())
         certain = alone and not below and not signals
         waited = _waited_for(main, waits)
-        line = waited.line or main.line
+        crossed = main.wants in waited.has and waited.wants in main.has  # each has what the other waits for
+        line = main.line if crossed else waited.line or main.line
         self._told = self.facts.tell(
             Finding(
                 0, "hang", "error" if certain else "warning", 0.95 if certain else 0.8,
@@ -184,9 +185,9 @@ def _waited_for(main: Wait, waits: dict[int, Wait]) -> Wait:
     if main.joins in waits:
         return waits[main.joins]
     if main.held:
-        return main
+        return next((each for each in waits.values() if each is not main and main.wants in each.has), main)
     users = [each for each in waits.values() if each is not main and each.line is not None and each.kind == "thread"]
-    return users[0] if users else main
+    return min(users, key=lambda each: each.wants not in each.has, default=main)
 
 
 def _where(wait: Wait) -> str:
@@ -197,7 +198,30 @@ def _where(wait: Wait) -> str:
     return f"{wait.call or 'a built-in function'} at {place(wait.line)}"
 
 
+def _again(wait: Wait) -> str:
+    """Of a thread that waits for a lock that it has; "" for any other."""
+    since = wait.has.get(wait.wants) if wait.wants else None
+    if since is None:
+        return ""
+    why = "a Lock is not taken twice by one thread"
+    return f"at {place(wait.line)} for a lock that it has itself since {place(since)}: {why}"
+
+
 def _message(main: Wait, waited: Wait, others: list[Wait], below: dict[int, Process]) -> str:
+    if main.wants and waited is not main and main.wants in waited.has:
+        since, theirs = main.has.get(waited.wants), _again(waited)
+        if since is not None:
+            theirs = (
+                f"at {place(waited.line)} for one that the main thread has since {place(since)}: take both in one order"
+            )
+        return (
+            f"the program hangs: the main thread waits at {place(main.line)} for a lock that {waited.thread} has since "
+            f"{place(waited.has[main.wants])}, and {waited.thread} waits {theirs or 'in ' + _where(waited)}"
+        )
+    if waited is not main and _again(waited):
+        return f"the program hangs: the main thread waits in {_where(main)}, and {waited.thread} waits {_again(waited)}"
+    if _again(main):
+        return f"the program hangs: it waits {_again(main)}"
     if waited is not main:
         return (
             f"the program hangs: the main thread waits in {_where(main)}, and {waited.thread} in {_where(waited)}: "

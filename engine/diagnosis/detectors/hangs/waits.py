@@ -7,11 +7,12 @@ import re
 import sys
 import threading
 import types
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from adbg.engine.diagnosis.detectors.hangs import polling
+from adbg.engine.diagnosis.detectors.hangs.locks import locks_of
 from adbg.engine.diagnosis.values import is_users
 from adbg.engine.frames import locals_elsewhere
 from adbg.engine.python.user_code import OWN, framework_roots, owner_of, source_line
@@ -49,6 +50,7 @@ class Wait:
         again: a wait that runs out is begun anew, and nothing else happens then.
         beats: the loop around it goes on for ever, and wakes nobody.
         timer: it is a ``threading.Timer`` whose time has not come.
+        wants: which lock it waits for, as ``locks.locks_of`` says; ``has``: since which line it has which ones.
         number: the system's of the thread; 0: not known.
     """
 
@@ -65,6 +67,8 @@ class Wait:
     again: bool = False
     beats: bool = False
     timer: bool = False
+    wants: int = 0
+    has: Mapping[int, SourceLine] = field(default_factory=dict)
     number: int = 0
 
 
@@ -82,6 +86,9 @@ def program_waits(loops: bool) -> dict[int, Wait] | None:
         if wait is None:
             return None
         timer = isinstance(thread, threading.Timer) and not thread.finished.is_set()
+        if loops and wait.line is not None and wait.kind == "thread":
+            wants, has = locks_of(innermost)
+            wait = replace(wait, wants=wants if wait.held else 0, has=has)
         found[ident] = replace(wait, timer=timer, number=getattr(thread, "native_id", None) or 0)
     return found
 

@@ -22,6 +22,8 @@ _CASTS = frozenset({
 _JOINS = SAME | frozenset({"stack", "cat", "concat", "index_select", "gather", "type", "astype", "type_as", "detach"})
 _INTEGERS = ("int64", "int32", "int16", "int8", "uint8")
 _LIBRARIES = ("numpy", "torch", "paddle")
+_SHARE = 0.05  # of the values that are written into a tensor of integers, those that lose something
+_SUMS = frozenset({"sub", "subtract", "rsub", "add", "mul", "multiply", "div", "divide", "truediv", "neg", "scale"})
 _LEAST = 8  # elements: of fewer, all alike says little
 _MOST = 4096  # that are looked at
 
@@ -34,6 +36,16 @@ class _Lost:
     low: float
     high: float
     became: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """``cut``: of ``seen`` values those that lost a fraction, one of them ``value``; into a tensor of ``kind``."""
+
+    seen: int
+    cut: int
+    value: float
+    kind: str
 
 
 @detector("loss-input")
@@ -98,6 +110,70 @@ class Truncated(Detector):
         ]
         facts.tell(
             Finding(0, "loss-input", "error", 0.92, message, None, None, facts.iteration + 1, line, facts.cause(made),
+                    evidence, [f"b {place(line)}", "info node"])
+        )  # fmt: skip
+
+
+@detector("loss-input")
+class Written(Detector):
+    """Values with fractions are written into a tensor of integers, which drops these (``returns = zeros_like(rewards)``
+    of whole rewards, ``returns[t] = running``), and what is learnt is compared with it, or multiplied by it.
+
+    Evidence: how many of the values lost what they had behind the point, one of them, the type of the tensor.
+    Mistaken for: whole numbers of a floating type, counts and indices (nothing is lost), images of uint8, what no
+    prediction meets.
+    Cost: in sampled iterations a look at the types where something is written into a tensor, and at the values of a
+    float that is written into an integer.
+    """
+
+    sampled = Need.OPERATORS
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self._marks: Marks[_Written] = Marks()
+        self._told = False
+
+    def operator(self, call: OperatorCall) -> None:
+        if self._told or call.error is not None or not call.operands:
+            return
+        name = plain(call.name)
+        if name in ("setitem", "copy", "index_put") and len(call.operands) > 1:
+            written = self._cut(call.operands[0], call.operands[-1])
+            if written is not None:
+                self._marks.put(call.operands[0], written, call.name, line_of(call.lines))
+            return
+        known = next((found for each in call.operands if (found := self._marks.of(each)) is not None), None)
+        if known is None:
+            return
+        if name in _SUMS | DIFFERENCES | PAIRED and any(each.requires_grad for each in call.operands):
+            self._tell(call, known.what, known.line)
+        elif name in _SUMS | _JOINS | DIFFERENCES | {"cast", "float", "to"}:
+            for each in call.results:
+                self._marks.put(each, known.what, known.name, known.line)
+
+    def _cut(self, target: Any, value: Any) -> _Written | None:
+        kind = str(target.dtype).rpartition(".")[2]
+        if kind not in _INTEGERS or kind == "uint8" or "float" not in str(value.dtype):
+            return None
+        read = numbers(self.facts.backend, value)
+        given = read.flat[:_MOST] if read is not None else []
+        cut = [each for each in given if _has_fraction(each)]
+        return _Written(len(given), len(cut), cut[0], kind) if len(cut) > _SHARE * len(given) else None
+
+    def _tell(self, call: OperatorCall, written: _Written, made: Any) -> None:
+        self._told = True
+        facts, line = self.facts, line_of(call.lines)
+        message = (
+            f"{place(made)} writes fractions into a tensor of {written.kind}, which drops them, and {call.name} at "
+            f"{place(line)} takes that together with what is learnt"
+        )
+        evidence = [
+            f"{written.cut:,} of {written.seen:,} values that were written lost what they had behind the point: "
+            f"{written.value:.6g} became {int(written.value)}",
+            f"the tensor is {written.kind}: make it of a floating type (dtype=float32)",
+        ]
+        facts.tell(
+            Finding(0, "loss-input", "error", 0.9, message, None, None, facts.iteration + 1, line, facts.cause(made),
                     evidence, [f"b {place(line)}", "info node"])
         )  # fmt: skip
 

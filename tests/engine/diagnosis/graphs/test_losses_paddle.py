@@ -60,6 +60,16 @@ def loss(out):
     return paddle.abs(paddle.subtract(y, flat)).sum() / len(x)  # CAUSE
 """)
 
+# Both that meet are learnt, and the target is neither's.
+BIASED = program("""
+y = x.sum(1)
+bias = paddle.create_parameter([6, 1], "float32")
+
+def loss(out):
+    score = out.sum(-1) + bias  # CAUSE
+    return (score - y).square().mean()
+""")
+
 TWICE = program(
     """
 y = paddle.to_tensor([0, 1, 2, 0, 1, 2])
@@ -112,6 +122,9 @@ def loss(out):
     other = F.binary_cross_entropy(gate, (y.unsqueeze(1) > 0).astype("float32"))
     attended = F.softmax(out @ out.T, axis=1) @ out
     last = F.nll_loss(F.log_softmax(attended, 1), classes) + F.cross_entropy(attended, classes)
+    pairwise = out[:, 2:] + out[:, 1]
+    shifted = (pairwise - pairwise.detach().max(1, keepdim=True)).exp()
+    ranks = ranks + (shifted / shifted.sum(1, keepdim=True) * y).sum(1).mean()
     print(right)
     return ranks + first + soft + ready + far + other + last
 """,
@@ -133,6 +146,7 @@ def loss(out):
 
 CASES = [
     ("loss-broadcast", SQUARED), ("loss-broadcast", CRITERION), ("loss-broadcast", ABSOLUTE),
+    ("loss-broadcast", BIASED),
     ("loss-input", TWICE), ("loss-input", SIGMOID), ("loss-input", NO_LOG),
 ]  # fmt: skip
 NOTES = [("wrong-axis", AXIS)]

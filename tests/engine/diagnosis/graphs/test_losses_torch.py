@@ -60,6 +60,17 @@ def loss(out):
     return torch.abs(torch.sub(y, flat)).sum() / len(x)  # CAUSE
 """)
 
+# Both that meet are learnt, and the target is neither's.
+BIASED = program("""
+y = x.sum(1)
+bias = nn.Parameter(torch.zeros(6, 1))
+optimizer.add_param_group({"params": [bias]})
+
+def loss(out):
+    score = out.sum(-1) + bias  # CAUSE
+    return (score - y).square().mean()
+""")
+
 TWICE = program(
     """
 y = torch.tensor([0, 1, 2, 0, 1, 2])
@@ -126,6 +137,9 @@ def loss(out):
     again = F.binary_cross_entropy_with_logits(row * gate.squeeze(1), (y > 0).float())
     attended = torch.softmax(out @ out.T, dim=1) @ out
     last = F.nll_loss(F.log_softmax(attended, 1), classes) + F.cross_entropy(attended, classes)
+    pairwise = out[:, 2:] + out[:, 1]
+    shifted = (pairwise - pairwise.detach().amax(1, keepdim=True)).exp()
+    pairs = pairs + (shifted / shifted.sum(1, keepdim=True) * y).sum(1).mean()
     exact = out.double().sum().float() + F.gaussian_nll_loss(row, y, scale)
     print(right)
     return pairs + ranks + weighted + first + soft + far + other + again + last + exact
@@ -161,6 +175,7 @@ for _ in range(3):
 
 CASES = [
     ("loss-broadcast", SQUARED), ("loss-broadcast", CRITERION), ("loss-broadcast", ABSOLUTE),
+    ("loss-broadcast", BIASED),
     ("loss-input", TWICE), ("loss-input", SIGMOID), ("loss-input", NO_LOG), ("loss-input", RAW),
 ]  # fmt: skip
 NOTES = [("wrong-axis", AXIS), ("promoted", DOUBLE)]

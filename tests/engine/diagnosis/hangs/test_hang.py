@@ -71,6 +71,31 @@ meter = Meter()
 step()
 meter.add(1)
 """,
+    "locked twice by another thread": """\
+class Memory:
+    def __init__(self):
+        self.lock, self.rows = threading.Lock(), []
+    def __len__(self):
+        with self.lock:  # CAUSE
+            return len(self.rows)
+    def add(self, row):
+        self.lock.acquire()
+        try:
+            self.rows.append(row)
+            if len(self) > 100:
+                self.rows.pop(0)
+        finally:
+            self.lock.release()
+    def sample(self):
+        with self.lock:
+            return self.rows[-1]
+memory = Memory()
+step()
+actor = threading.Thread(target=lambda: [memory.add(number) for number in range(200)], daemon=True)
+actor.start()
+time.sleep(0.5)
+memory.sample()
+""",
     "a worker is not told to end": """\
 tasks, done = queue.Queue(), []
 def work():

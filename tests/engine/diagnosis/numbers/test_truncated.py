@@ -11,6 +11,7 @@ HEAD = {
 import torch
 from torch import nn
 import torch.nn.functional as F
+framework = torch
 torch.manual_seed(0)
 uniform = torch.rand
 def sgd(parameters):
@@ -28,6 +29,7 @@ def real(value):
 import paddle
 from paddle import nn
 import paddle.nn.functional as F
+framework = paddle
 paddle.seed(0)
 uniform = lambda *shape: paddle.rand(shape)
 def sgd(parameters):
@@ -82,7 +84,57 @@ def loss_of(out):
     return F.mse_loss(out, real(shares))
 """),
 }
+# Written into a tensor that was made like one of whole numbers.
+WRITTEN = {
+    "returns": _program("""
+def returns_of(rewards):
+    found = framework.zeros_like(rewards)
+    running = framework.zeros([2])
+    for t in reversed(range(12)):
+        running = real(rewards[t]) + 0.9 * running
+        found[t] = running  # CAUSE
+    return found
+def loss_of(out):
+    values = returns_of(cut(uniform(12, 2) * 2))
+    print("fractions", float((real(values) - framework.floor(real(values))).abs().sum()))
+    return -(out * (real(values) - real(values).mean())).mean()
+"""),
+    "a buffer": _program("""
+class Buffer:
+    def __init__(self):
+        self.rows = whole([[0, 0]] * 12)
+    def fill(self):
+        for place in range(12):
+            self.rows[place] = uniform(2) * 3  # CAUSE
+        return self.rows
+buffer = Buffer()
+def loss_of(out):
+    rows = real(buffer.fill())
+    print("fractions", float((rows - framework.floor(rows)).abs().sum()))
+    return F.mse_loss(out, rows)
+"""),
+    "columns": _program("""
+def loss_of(out):
+    table = whole([[1, 2]] * 12)
+    table[:, 1] = uniform(12) * 4 - 2  # CAUSE
+    print("fractions", float((real(table) - framework.floor(real(table))).abs().sum()))
+    return ((out - real(table)) ** 2).mean()
+"""),
+}
 HEALTHY = {
+    "whole numbers of a floating type are written": _program("""
+def loss_of(out):
+    table = whole([[1, 2]] * 12)
+    table[:, 1] = framework.floor(uniform(12) * 4)
+    return F.mse_loss(out, real(table))
+"""),
+    "what is written is an index": _program("""
+places = nn.Embedding(4, 2)
+def loss_of(out):
+    table = whole([0] * 12)
+    table[:] = uniform(12) * 4
+    return F.mse_loss(out, places(table).detach())
+"""),
     "a grid": _program("""
 def loss_of(out):
     return F.mse_loss(out, real(cut(uniform(12, 2) * 5)))
@@ -107,7 +159,7 @@ def loss_of(out):
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     marks = {"of a list": "dtype=", "of a tensor": "value.long()", "reshaped": "value.long()"}
-    texts = {name: HEAD[request.param] + text for name, text in (BUGGY | HEALTHY).items()}
+    texts = {name: HEAD[request.param] + text for name, text in (BUGGY | WRITTEN | HEALTHY).items()}
     for name, mark in marks.items():
         if request.param == "paddle":
             mark = '(values).astype("int64")' if name == "of a list" else 'value.astype("int64")'
@@ -127,6 +179,13 @@ each = pytest.mark.parametrize(
 @pytest.mark.parametrize("name", BUGGY)
 def test_targets_of_which_nothing_is_left(runs: dict[str, Run], name: str) -> None:
     assert "left [0]" in runs[name].plain
+    assert runs[name].check_first("loss-input")["severity"] == "error"
+
+
+@each
+@pytest.mark.parametrize("name", WRITTEN)
+def test_fractions_that_are_written_into_integers(runs: dict[str, Run], name: str) -> None:
+    assert "fractions 0.0" in runs[name].plain
     assert runs[name].check_first("loss-input")["severity"] == "error"
 
 

@@ -1,0 +1,1 @@
+"""Copies of weights that are the weights: restored from, compared with."""
