@@ -273,6 +273,10 @@ class Backend(abc.ABC):
         none."""
         return ""
 
+    def reducers(self) -> Sequence[Any]:
+        """All such wrappers that are alive, whether they run or not. Looks at every object: 30 ms for a million."""
+        return ()
+
     def error_text(self, error: BaseException) -> str:
         """As ``BackwardCall.error_text``, of an exception of the forward."""
         return f"{type(error).__name__}: {error}"

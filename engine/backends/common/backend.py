@@ -6,6 +6,7 @@ Methods run on the thread that calls them, ``arm`` also on the reader thread.
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import resource
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -64,6 +65,8 @@ class Named(Modules, Protocol):
 
     def buffers(self) -> Iterable[tuple[str, Any]]: ...
 
+    def kind_among(self, *kinds: Any) -> str: ...
+
 
 class Watching(Protocol):
     """What follows the making of nodes."""
@@ -91,6 +94,7 @@ class FrameworkBackend(Backend):
     limits: ClassVar[Sequence[tuple[str, str]]]  # for ``adbg doctor``: what this framework does not let adbg do
     _framework: ClassVar[Any]  # the module
     _make_taps: ClassVar[MakeTaps]
+    _reducer: ClassVar[type]  # see ``reducer``
     _user_frames: FrameFilter
     _entry: Entry
     _modules: Named
@@ -99,6 +103,13 @@ class FrameworkBackend(Backend):
     _creations: Watching
     _native_lines: Callable[[], Sequence[DoctorLine]] = staticmethod(native_off)
     _told: Mapping[str, Callable[[bool], None]] = {}  # by who watches iterations
+
+    def reducer(self) -> str:
+        return self._modules.kind_among(self._reducer)
+
+    def reducers(self) -> Sequence[Any]:
+        kind = self._reducer
+        return [each for each in gc.get_objects() if issubclass(type(each), kind)]
 
     # ---- in and out
 

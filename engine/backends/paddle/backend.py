@@ -74,6 +74,7 @@ class PaddleBackend(FrameworkBackend):
     limits = _LIMITS
     _framework: ClassVar[Any] = paddle
     _make_taps = staticmethod(observing.taps)
+    _reducer = paddle.DataParallel
     _native_lines = staticmethod(native_lines)
     _entry: EngineEntry
     _modules: Modules
@@ -257,9 +258,6 @@ class PaddleBackend(FrameworkBackend):
 
     def buffers(self) -> Iterable[tuple[str, Any]]:
         return [*super().buffers(), *self._modules.statistics().items()]
-
-    def reducer(self) -> str:
-        return self._modules.kind_among(paddle.DataParallel)
 
     def why_off(self, capability: str) -> str:
         return SAVED_NOTE if capability == "saved_tensors" else super().why_off(capability)

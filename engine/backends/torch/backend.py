@@ -76,6 +76,7 @@ class TorchBackend(FrameworkBackend):
     limits = _LIMITS
     _framework: ClassVar[Any] = torch
     _make_taps = staticmethod(observing.taps)
+    _reducer = torch.nn.parallel.DistributedDataParallel
     _entry: EngineEntry
     _modules: Modules
 
@@ -241,9 +242,6 @@ class TorchBackend(FrameworkBackend):
 
     def collectives_begun(self) -> int | None:
         return private.sequence_number()
-
-    def reducer(self) -> str:
-        return self._modules.kind_among(torch.nn.parallel.DistributedDataParallel)
 
     def why_off(self, capability: str) -> str:
         if capability == "native_vlog":

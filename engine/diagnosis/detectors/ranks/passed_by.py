@@ -1,0 +1,102 @@
+"""A wrapper that averages gradients between ranks, and that nobody calls."""
+
+from __future__ import annotations
+
+import re
+import sys
+import types
+from typing import Any
+
+from adbg.engine.diagnosis.detector import Detector, ModuleCall, Need, OptimizerEvent, detector
+from adbg.engine.diagnosis.detectors.graphs.calls import place
+from adbg.engine.diagnosis.detectors.ranks.facts import world_of
+from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.diagnosis.values import is_users
+from adbg.engine.protocol.messages import Finding
+from adbg.engine.python.user_code import source_line
+from adbg.engine.types import SourceLine
+
+_AT = (2, 3)  # iterations at whose steps it is looked at
+_INNER = re.compile(r"\.module\b|\._layers\b")
+_MOST = 64
+_DEEP = 30  # frames
+
+
+@detector("drifted-parameters")
+class PassedBy(Detector):
+    """A model is wrapped to have its gradients averaged between ranks (DistributedDataParallel, DataParallel), and what
+    is trained is called past the wrapper (``model.module.loss(x)``): it prepares that in its own forward, which never
+    runs, so that each rank trains a model of its own.
+
+    Evidence: the parameters of the wrapper that got gradients, no call of the wrapper, no collective between two steps.
+    Mistaken for: gradients that the program averages itself (a warning where collectives run between two steps), a
+    wrapper of another model, which got no gradients.
+    Cost: nothing in a job of one process; else a look at all objects, once or twice, 30 ms for a million.
+    """
+
+    needs = Need.STEPS | Need.MODULES
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self._ran: set[int] = set()  # ids of modules that were called from outside of others
+        self._line: SourceLine | None = None
+        self._begun: list[int | None] = []  # collectives, at the steps that are looked at
+        self._wrappers: list[Any] = []
+
+    def applied(self) -> bool:
+        return bool(self._begun)
+
+    def module_begin(self, call: ModuleCall) -> None:
+        if call.outermost and call.grad_mode and self.facts.iteration < _AT[1] and len(self._ran) < _MOST:
+            self._ran.add(id(call.module))
+            self._line = self._line or _past_wrapper()
+
+    def optimizer(self, event: OptimizerEvent) -> None:
+        backend = self.facts.backend
+        if event.what != "step" or self.facts.iteration not in _AT or world_of(backend) < 2:
+            return
+        self._begun.append(backend.collectives_begun())
+        if len(self._begun) == len(_AT):
+            held = {id(each) for each in event.tensors}
+            for wrapper in backend.reducers():
+                parameters = [each for each in wrapper.parameters() if id(each) in held]
+                if id(wrapper) not in self._ran and any(backend.gradient_of(each) is not None for each in parameters):
+                    self._tell(type(wrapper).__name__)
+                    return
+
+    def _tell(self, kind: str) -> None:
+        facts, line = self.facts, self._line
+        first, second = self._begun
+        silent = first is not None and first == second
+        where = f" at {place(line)}" if line is not None else ""
+        message = (
+            f"{kind} averages nothing: its parameters are trained{where} past it, so that its own forward never runs, "
+            "and each rank trains a model of its own; call the wrapper"
+        )
+        evidence = [f"its parameters got gradients in each of {_AT[1]} iterations, and it was not called once"]
+        if silent:
+            evidence.append("no collective ran between two steps of the optimizer")
+        if line is not None:
+            evidence.append(f"{place(line)}: {facts.text_of(line)}")
+        severity, sure = ("error", 0.92) if silent else ("warning", 0.7)
+        if not silent:
+            evidence.append("collectives did run between two steps: where the program averages by itself, it is right")
+        facts.tell(
+            Finding(
+                0, "drifted-parameters", severity, sure, message, iteration=facts.iteration, forward=line,
+                cause=facts.cause(line), evidence=evidence, next=["info ranks"],
+            )
+        )  # fmt: skip
+
+
+def _past_wrapper() -> SourceLine | None:
+    """The user's line on the stack that goes past a wrapper."""
+    frame: types.FrameType | None = sys._getframe(1)
+    for _ in range(_DEEP):
+        if frame is None:
+            return None
+        line = source_line(frame) if is_users(frame) else None
+        if line is not None and _INNER.search(Facts.text_of(line)):
+            return line
+        frame = frame.f_back
+    return None
