@@ -15,6 +15,7 @@ from support.program import run
 from adbg.engine.hang.recorded import facts_of_run
 from adbg.engine.hang.values import HangKind, HangVerdict
 from adbg.engine.hang.verdict import judge
+from adbg.tui.debugger.findings.hangs import hang_finding
 from adbg.tui.text.hang import hang_lines
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
@@ -59,6 +60,21 @@ def test_a_rank_with_one_batch_more(tmp_path: Path) -> None:
         assert verdict.kind is HangKind.COUNTS and verdict.culprits == (1,)
         wrote = {rank: sum(words[-1] == "batch" for words in job.called(rank)) for rank in (0, 1)}
         assert verdict.calls == wrote == {0: 5, 1: 4}
+
+
+def test_a_call_that_only_one_rank_comes_to(tmp_path: Path) -> None:
+    """The other one called its line once more, as one with a batch more would: the source tells them apart."""
+    with HangingJob(SCRIPT, "saved", 2, tmp_path) as job:
+        verdict = job.verdict(waiting=2)
+        assert verdict.kind is HangKind.MISMATCH and verdict.culprits == (0,)
+        assert [row_of(verdict, rank)[0] for rank in (0, 1)] == [job.called(rank)[-1][0] for rank in (0, 1)]
+        assert [row_of(verdict, rank)[1] for rank in (0, 1)] == [numbered(job, rank) for rank in (0, 1)]
+        assert verdict.condition is not None and verdict.condition.call.line == line_of("keep(me)")
+        assert verdict.condition.text == "step % 2 == 1 and me.rank == 0"
+        text = "\n".join(hang_lines(verdict))
+        assert "barrier is called under a condition on the rank: step % 2 == 1 and me.rank == 0 at " in text
+        finding = hang_finding(verdict)
+        assert finding is not None and finding.cause is not None and finding.cause.text == "keep(me)"
 
 
 def test_gradients_of_ddp_are_seen_and_a_killed_job_is_explained(tmp_path: Path) -> None:
