@@ -104,6 +104,49 @@ memory = Memory()
     learn(memory.steps[step // 2].state)
 """
 )
+# Made by whoever hands it on, by places.
+BY_PLACES = (
+    """
+@dataclass
+class Step:
+    state: object
+    reward: float
+    q: object = None
+class Memory:
+    def __init__(self):
+        self.steps = []
+    def store(self, record):
+        self.steps.append(record)
+memory = Memory()
+"""
+    + LOOP
+    + """
+    memory.store(Step(s, 1.0, values))  # CAUSE
+    learn(memory.steps[step // 2].state)
+"""
+)
+# One of the lines that fill it puts in numbers alone.
+PRIORITIES = (
+    """
+class Memory:
+    def __init__(self):
+        self.rows, self.priorities = [], []
+    def push(self, row):
+        first = framework.ones([])
+        self.rows.append(row)
+        self.priorities.append(first)
+    def update(self, place, error):
+        for each in error.abs():
+            self.priorities[place] = each  # CAUSE
+memory = Memory()
+"""
+    + LOOP
+    + """
+    memory.push(s)
+    memory.update(step, values)
+    learn(memory.rows[step // 2])
+"""
+)
 IN_A_DICT = (
     """
 kept = {"recent": deque(maxlen=100_000)}
@@ -141,7 +184,16 @@ memory = Memory()
     learn(memory.items[step // 2][0])
 """
 )
-WRONG = {"queue": QUEUE, "dicts": DICTS, "objects": OBJECTS, "in a dict": IN_A_DICT, "heap": HEAP, "made": MADE}
+WRONG = {
+    "queue": QUEUE,
+    "dicts": DICTS,
+    "objects": OBJECTS,
+    "by places": BY_PLACES,
+    "priorities": PRIORITIES,
+    "in a dict": IN_A_DICT,
+    "heap": HEAP,
+    "made": MADE,
+}
 ITEMS = {"queue": "replay.buf[*][3]", "dicts": "['value']", "objects": ".q", "in a dict": "[1]", "heap": "best[*][3]"}
 # Rollouts keep their graphs until the update, as they have to, and are emptied then.
 ROLLOUT = """

@@ -109,3 +109,25 @@ def test_an_edited_file_is_read_again(tmp_path: Path) -> None:
 
 def test_pieces() -> None:
     assert pieces_of("a.b[3]['x y']") == ("a", [(".", "b"), ("[", "3"), ("[", "'x y'")])
+
+
+FILLS = """\
+class Memory:
+    def push(self, row):
+        first = torch.tensor(max(self.priorities, default=1.0))
+        self.priorities.append(first)
+        self.priorities[0] = first.item()
+        self.rows[0], self.priorities[0] = row, 1.0
+
+    def update(self, error):
+        self.priorities[3] = error
+"""
+
+
+def test_where_a_graph_was_put_in_no_line_that_puts_numbers_in_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "memory.py"
+    file.write_text(FILLS)
+    anything = filled_at("memory.priorities[*]", [str(file)], "")
+    graphs = filled_at("memory.priorities[*]", [str(file)], "", graphs=True)
+    assert anything is not None and anything.line.line == 4 and 9 in anything.others
+    assert graphs is not None and (graphs.line.line, graphs.others) == (9, ())
