@@ -20,7 +20,7 @@ from adbg.engine.diagnosis.detectors.earlier.together import (
     line_in_scope_of,
     parting,
 )
-from adbg.engine.diagnosis.source import assigned_on, inside, scope_at
+from adbg.engine.diagnosis.source import assigned_on, every_assigned_on, inside, scope_at
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine, ValueState
@@ -156,6 +156,8 @@ class SecondBackward(Joining):
                     "there"
                 ), evidence  # fmt: skip
             within = lines_of(call, link.older)[-1:]
+            if within and not name and line is not None and not every_assigned_on(line.file, line.line):
+                line = within[0]  # a call that gives nothing back: what it makes is kept inside
             computed = f" (computed at {place(within[0])})" if within and within[0] != line else ""
             return line, (
                 f"{what}, made at {place(line)}{computed}, still belongs to the graph of an earlier iteration, which "
