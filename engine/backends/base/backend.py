@@ -73,6 +73,7 @@ class Backend(abc.ABC):
     version: str = ""
     clearing: ClassVar[str] = "zero_grad()"  # how a user of it clears gradients
     rate_of: ClassVar[str] = '{}.param_groups[0]["lr"]'  # an expression for the learning rate of an optimizer
+    reducer_kind: ClassVar[type | None] = None  # the class of what ``reducer`` names
     dump_dialect: ClassVar[DumpDialect] = DumpDialect()
     records: Callable[[], bool] = staticmethod(lambda: True)  # whether autograd does, on this thread, now
     capabilities: Capabilities = Capabilities()
@@ -272,10 +273,6 @@ class Backend(abc.ABC):
         """The wrapper that reduces gradients between ranks within backward ("DistributedDataParallel"), "" for
         none."""
         return ""
-
-    def reducers(self) -> Sequence[Any]:
-        """All such wrappers that are alive, whether they run or not. Looks at every object: 30 ms for a million."""
-        return ()
 
     def error_text(self, error: BaseException) -> str:
         """As ``BackwardCall.error_text``, of an exception of the forward."""

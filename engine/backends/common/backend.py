@@ -6,7 +6,6 @@ Methods run on the thread that calls them, ``arm`` also on the reader thread.
 from __future__ import annotations
 
 import functools
-import gc
 import os
 import resource
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -94,7 +93,6 @@ class FrameworkBackend(Backend):
     limits: ClassVar[Sequence[tuple[str, str]]]  # for ``adbg doctor``: what this framework does not let adbg do
     _framework: ClassVar[Any]  # the module
     _make_taps: ClassVar[MakeTaps]
-    _reducer: ClassVar[type]  # see ``reducer``
     _user_frames: FrameFilter
     _entry: Entry
     _modules: Named
@@ -105,11 +103,7 @@ class FrameworkBackend(Backend):
     _told: Mapping[str, Callable[[bool], None]] = {}  # by who watches iterations
 
     def reducer(self) -> str:
-        return self._modules.kind_among(self._reducer)
-
-    def reducers(self) -> Sequence[Any]:
-        kind = self._reducer
-        return [each for each in gc.get_objects() if issubclass(type(each), kind)]
+        return self._modules.kind_among(self.reducer_kind)
 
     # ---- in and out
 

@@ -74,7 +74,7 @@ class PaddleBackend(FrameworkBackend):
     limits = _LIMITS
     _framework: ClassVar[Any] = paddle
     _make_taps = staticmethod(observing.taps)
-    _reducer = paddle.DataParallel
+    reducer_kind = paddle.DataParallel
     _native_lines = staticmethod(native_lines)
     _entry: EngineEntry
     _modules: Modules

@@ -76,7 +76,7 @@ class TorchBackend(FrameworkBackend):
     limits = _LIMITS
     _framework: ClassVar[Any] = torch
     _make_taps = staticmethod(observing.taps)
-    _reducer = torch.nn.parallel.DistributedDataParallel
+    reducer_kind = torch.nn.parallel.DistributedDataParallel
     _entry: EngineEntry
     _modules: Modules
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
 import types
@@ -58,7 +59,7 @@ class PassedBy(Detector):
         self._begun.append(backend.collectives_begun())
         if len(self._begun) == len(_AT):
             held = {id(each) for each in event.tensors}
-            for wrapper in backend.reducers():
+            for wrapper in _alive(backend.reducer_kind):
                 parameters = [each for each in wrapper.parameters() if id(each) in held]
                 if id(wrapper) not in self._ran and any(backend.gradient_of(each) is not None for each in parameters):
                     self._tell(type(wrapper).__name__)
@@ -87,6 +88,10 @@ class PassedBy(Detector):
                 cause=facts.cause(line), evidence=evidence, next=["info ranks"],
             )
         )  # fmt: skip
+
+
+def _alive(kind: type | None) -> list[Any]:
+    return [each for each in gc.get_objects() if issubclass(type(each), kind)] if kind is not None else []
 
 
 def _past_wrapper() -> SourceLine | None:
