@@ -12,7 +12,11 @@ from adbg.engine.places import source_tree
 from adbg.engine.types import SourceLine
 
 _DEEP = 3  # calls between the condition and the collective
-_RANK = re.compile(r"rank|is_main|is_master|main_process|master_process", re.IGNORECASE)
+_RANK = re.compile(
+    r"\b(?:get_|local_|global_|node_|data_|dp_|tp_|pp_|my_|_)*rank(?:_id|_zero)?\b|\bis_?(?:local_)?(?:main|master|rank)"
+    r"|\b(?:main|master)_process\b",
+    re.IGNORECASE,
+)  # not low_rank, nor rank_loss
 _LEAVES = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 

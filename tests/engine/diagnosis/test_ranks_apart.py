@@ -151,6 +151,23 @@ def test_a_wrapper_that_is_passed_by(framework: str, tmp_path: Path) -> None:
     assert one["severity"] == ("error" if framework == "torch" else "warning"), str(one)
 
 
+OUTER = """
+class Outer(Base):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+    def forward(self, x, both):
+        return self.inner(x, both)
+model = Outer(Wrap(net))
+"""
+
+
+@on_frameworks()
+def test_a_wrapper_within_another_module_is_called(framework: str, tmp_path: Path) -> None:
+    _, found, outcome = diagnosed(tmp_path, framework, {**HEALTHY, "model = Wrap(net)": OUTER})
+    assert not found and outcome.status == 0, str(outcome)
+
+
 @on_frameworks()
 def test_ranks_that_stay_together(framework: str, tmp_path: Path) -> None:
     """Nothing is told; and each rank ends with the weights of a run without adbg, to nine digits of their sum."""

@@ -27,6 +27,7 @@ def main(args):
 }
 NOT_UNDER = {
     "no condition": "def main(rank):\n    barrier()  # HERE\n",
+    "another thing of that name": "def main(low_rank):\n    if low_rank:\n        barrier()  # HERE\n",
     "another condition": "def main(step):\n    if step % 2 == 0:\n        barrier()  # HERE\n",
     "behind it": "def main(rank):\n    if rank == 0:\n        save()\n    barrier()  # HERE\n",
     "in the condition itself": "def main(rank):\n    if barrier(rank):  # HERE\n        save()\n",

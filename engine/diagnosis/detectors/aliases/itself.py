@@ -38,21 +38,22 @@ class WithItself(Detector):
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
-        self._stepped: OptimizerEvent | None = None
+        self._stepped = ""  # who stepped last, and where: what an event holds is not kept alive
         self._steps = 0
         self._kept: Marks[int] = Marks()  # made of a weight, behind how many steps
         self._told = False
 
     def optimizer(self, event: OptimizerEvent) -> None:
         if event.what == "stepped":
-            self._stepped, self._steps = event, self._steps + 1
+            self._stepped = f"{type(event.optimizer).__name__}.step() at {place(event.line)}"
+            self._steps += 1
 
     def operator(self, call: OperatorCall) -> None:
         if self._told or call.error is not None:
             return
         if call.name in _SHARES and call.results:
             self._kept.put(call.results[0], self._steps, call.name, line_of(call.lines))
-        elif plain(call.name) in _COMPARES and len(call.operands) == 2 and self._stepped is not None:
+        elif plain(call.name) in _COMPARES and len(call.operands) == 2 and self._steps:
             self._compare(call)
 
     def _compare(self, call: OperatorCall) -> None:
@@ -88,12 +89,10 @@ class WithItself(Detector):
 
     def _tell(self, call: OperatorCall, line: SourceLine, kept: SourceLine, weight: Any) -> None:
         self._told = True
-        facts, step = self.facts, self._stepped
-        name = facts.title_of(weight)
-        stepped = f"{type(step.optimizer).__name__}.step() at {place(step.line)}" if step is not None else "a step"
+        facts, name = self.facts, self.facts.title_of(weight)
         message = (
             f"{place(line)} compares {name} with itself, so that the difference is always 0: what {place(kept)} keeps "
-            f"is the weight's own memory, and {stepped} has changed it, too; keep a clone()"
+            f"is the weight's own memory, and {self._stepped} has changed it, too; keep a clone()"
         )
         evidence = [
             f"{place(kept)} keeps it: {facts.text_of(kept)}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 import types
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, detecto
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, writes
 from adbg.engine.diagnosis.detectors.graphs.silent import span_of
 from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.diagnosis.source import inside, scope_at
 from adbg.engine.diagnosis.values import is_users
 from adbg.engine.frames import local
 from adbg.engine.protocol.messages import Finding
@@ -32,7 +34,8 @@ class SamplesWritten(Detector):
     Evidence: the operator that wrote, the attribute in whose memory it did, how many samples it was; that one of them
     was written to again.
     Mistaken for: a cache that is filled (the attribute itself is written to, or a whole value is copied in: not told),
-    fewer than 3 samples, copies (other memory). A warning until a sample is met again.
+    fewer than 3 samples, copies (other memory), what stands under ``if i not in self.done:`` (not told until a sample
+    is written to again). A warning until then.
     Cost: in sampled iterations a look at the functions around each operator that writes; where one is ``__getitem__``,
     at the memory of the tensors of its object.
     """
@@ -59,7 +62,7 @@ class SamplesWritten(Detector):
         again = span in spans
         if len(spans) < _SPANS:
             spans.add(span)
-        if len(spans) >= _LEAST and (again or found not in self._told):
+        if len(spans) >= _LEAST and (again or (found not in self._told and not any(map(_is_once, call.lines)))):
             self._tell(call, line, found, len(spans), again)
 
     def _attribute(self, value: Any, line: SourceLine) -> str | None:
@@ -118,3 +121,14 @@ class SamplesWritten(Detector):
             )
         )  # fmt: skip
         self._told[name] = line, told
+
+
+def _is_once(line: SourceLine) -> bool:
+    """Whether it stands under a condition that something was not done yet."""
+    scope = scope_at(line.file, line.line)
+    for node in inside(scope) if scope is not None else ():
+        if isinstance(node, ast.If) and node.body[0].lineno <= line.line <= (node.body[-1].end_lineno or 0):
+            tests = ast.walk(node.test)
+            if any(isinstance(each, (ast.Not, ast.NotIn, ast.Is)) for each in tests):
+                return True
+    return False

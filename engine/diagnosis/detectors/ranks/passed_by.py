@@ -6,6 +6,7 @@ import gc
 import re
 import sys
 import types
+import weakref
 from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, ModuleCall, Need, OptimizerEvent, detector
@@ -30,8 +31,9 @@ class PassedBy(Detector):
     runs, so that each rank trains a model of its own.
 
     Evidence: the parameters of the wrapper that got gradients, no call of the wrapper, no collective between two steps.
-    Mistaken for: gradients that the program averages itself (a warning where collectives run between two steps), a
-    wrapper of another model, which got no gradients.
+    Mistaken for: gradients that the program averages itself, or a wrapper that a compiled one calls unseen (not told:
+    collectives run between two steps; a warning where the framework does not number them, as Paddle), a wrapper of
+    another model, which got no gradients.
     Cost: nothing in a job of one process; else a look at all objects, once or twice, 30 ms for a million.
     """
 
@@ -39,17 +41,16 @@ class PassedBy(Detector):
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
-        self._ran: set[int] = set()  # ids of modules that were called from outside of others
+        self._ran: dict[int, weakref.ref[Any]] = {}  # modules that were called from outside of others, by id
         self._line: SourceLine | None = None
         self._begun: list[int | None] = []  # collectives, at the steps that are looked at
-        self._wrappers: list[Any] = []
 
     def applied(self) -> bool:
         return bool(self._begun)
 
     def module_begin(self, call: ModuleCall) -> None:
         if call.outermost and call.grad_mode and self.facts.iteration < _AT[1] and len(self._ran) < _MOST:
-            self._ran.add(id(call.module))
+            self._ran[id(call.module)] = weakref.ref(call.module)
             self._line = self._line or _past_wrapper()
 
     def optimizer(self, event: OptimizerEvent) -> None:
@@ -57,18 +58,25 @@ class PassedBy(Detector):
         if event.what != "step" or self.facts.iteration not in _AT or world_of(backend) < 2:
             return
         self._begun.append(backend.collectives_begun())
+        if len(self._begun) == len(_AT) and None not in self._begun and len(set(self._begun)) > 1:
+            return
         if len(self._begun) == len(_AT):
             held = {id(each) for each in event.tensors}
             for wrapper in _alive(backend.reducer_kind):
                 parameters = [each for each in wrapper.parameters() if id(each) in held]
-                if id(wrapper) not in self._ran and any(backend.gradient_of(each) is not None for each in parameters):
+                trained = any(backend.gradient_of(each) is not None for each in parameters)
+                if trained and not self._runs(wrapper):
                     self._tell(type(wrapper).__name__)
                     return
 
+    def _runs(self, wrapper: Any) -> bool:
+        """It was called, or what has it was: of what is called inside another module not every call is told."""
+        called = [module for each in self._ran.values() if (module := each()) is not None]
+        return any(wrapper is part for module in called for part in _parts(module))
+
     def _tell(self, kind: str) -> None:
         facts, line = self.facts, self._line
-        first, second = self._begun
-        silent = first is not None and first == second
+        silent = None not in self._begun
         where = f" at {place(line)}" if line is not None else ""
         message = (
             f"{kind} averages nothing: its parameters are trained{where} past it, so that its own forward never runs, "
@@ -81,13 +89,19 @@ class PassedBy(Detector):
             evidence.append(f"{place(line)}: {facts.text_of(line)}")
         severity, sure = ("error", 0.92) if silent else ("warning", 0.7)
         if not silent:
-            evidence.append("collectives did run between two steps: where the program averages by itself, it is right")
+            evidence.append("whether collectives ran between two steps is not known: a program may average by itself")
         facts.tell(
             Finding(
                 0, "drifted-parameters", severity, sure, message, iteration=facts.iteration, forward=line,
                 cause=facts.cause(line), evidence=evidence, next=["info ranks"],
             )
         )  # fmt: skip
+
+
+def _parts(module: Any) -> list[Any]:
+    """A module, and all that it has, as torch and as Paddle ask for them."""
+    every = getattr(module, "modules", None) or getattr(module, "sublayers", None)
+    return [module, *(every() if every is not None else ())]
 
 
 def _alive(kind: type | None) -> list[Any]:
