@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from adbg.engine.hang.conditioned import condition_of
+from adbg.engine.hang.conditioned import Condition, condition_of
 from adbg.engine.hang.divergence import differences, first_divergence, is_over, may_be_uneven, uneven
 from adbg.engine.hang.standing import ALONE, BUSY, groups_of, issued, members, standing
 from adbg.engine.hang.values import Divergence, HangKind, HangVerdict, Life, RankFacts, Standing
@@ -203,15 +203,24 @@ def _under_condition(verdict: HangVerdict) -> HangVerdict:
         return verdict
     if divergence is None:
         condition = condition_of(row.place) if row is not None and row.place is not None else None
-        return replace(verdict, condition=condition)
+        lets = condition is not None and _fits(condition, verdict.waiting, verdict.culprits)
+        return replace(verdict, condition=condition if lets else None)
     found = {rank: condition_of(each.place) for rank, each in divergence.rows.items() if each.place is not None}
     some = [rank for rank, condition in found.items() if condition is not None]
     if not some or len({divergence.rows[rank].place for rank in some}) != 1 or len(some) == len(divergence.rows):
         return verdict
+    condition = found[some[0]]
+    if condition is None or not _fits(condition, some, [rank for rank in divergence.rows if rank not in some]):
+        return verdict
     return replace(
-        verdict, kind=HangKind.MISMATCH, culprits=tuple(sorted(some)), calls={}, condition=found[some[0]],
+        verdict, kind=HangKind.MISMATCH, culprits=tuple(sorted(some)), calls={}, condition=condition,
         collective=divergence.rows[some[0]],
     )  # fmt: skip
+
+
+def _fits(condition: Condition, there: Iterable[int], elsewhere: Iterable[int]) -> bool:
+    """Whether it lets just those come that are there."""
+    return all(map(condition.lets, there)) and not any(map(condition.lets, elsewhere))
 
 
 def _odd(divergence: Divergence) -> tuple[int, ...]:

@@ -123,11 +123,15 @@ class Launched:
         """Until ``on_output`` was called with what the program, or a thread of it that stands, has written by now; for
         ``seconds`` at most. Not on the thread that calls ``on_output``."""
         number = struct.pack(">Q", next(self._numbers))
+        if self._exit is not None:
+            return
         done = self._draining[number] = threading.Event()
-        if self._exit is None:
+        try:
             self._send(frames.DRAIN, number)
-            done.wait(seconds)
-        self._draining.pop(number, None)
+            if self._exit is None:
+                done.wait(seconds)
+        finally:
+            self._draining.pop(number, None)
 
     @property
     def exit(self) -> ExitStatus | None:
@@ -167,6 +171,8 @@ class Launched:
     def _end(self, status: ExitStatus, on_exit: Callable[[ExitStatus], None]) -> None:
         if self._exit is None:
             self._exit = status
+            for waiting in list(self._draining.values()):
+                waiting.set()
             _guarded(on_exit, status)
             self._ended.set()
 

@@ -20,8 +20,9 @@ _HEAPS = frozenset(("heappush", "heappushpop", "heapreplace", "insort", "insort_
 _CUTS = frozenset(("detach", "detach_", "item", "numpy", "tolist"))
 _MAKES = frozenset((
     "tensor", "as_tensor", "from_numpy", "to_tensor", "zeros", "zeros_like", "ones", "ones_like", "full", "full_like",
-    "empty", "empty_like", "float", "int", "bool", "len",
+    "empty", "empty_like",
 ))  # fmt: skip
+_NUMBERS = frozenset(("float", "int", "bool", "len"))  # by these names alone: ``x.float()`` keeps the graph
 _PIECE = re.compile(r"\.(\w+)|\[((?:'(?:[^'\\]|\\.)*'|[^\]])*)\]")
 Piece = tuple[str, str]  # (".", name) or ("[", key), key "*" for any
 
@@ -185,7 +186,7 @@ def _is_new(value: ast.expr, at: ast.stmt | ast.Call, tree: ast.Module) -> bool:
         return bool(given) and all(not isinstance(each, ast.Name) and _is_new(each, at, tree) for each in given)
     if isinstance(value, ast.Call):
         called = value.func.attr if isinstance(value.func, ast.Attribute) else getattr(value.func, "id", "")
-        return called in _CUTS | _MAKES
+        return called in _CUTS | _MAKES or (isinstance(value.func, ast.Name) and called in _NUMBERS)
     return isinstance(value, ast.Constant)
 
 

@@ -36,6 +36,7 @@ from adbg.engine.launch.keeper.terminal import Terminal
 
 # Bytes waiting for a slow front end before the program has to wait for it, as it would for a slow terminal.
 BACKLOG = 1 << 20
+DRAINS = 4  # reads of 60 KiB each at a stop: more does not lie in a terminal, and a thread that runs may go on writing
 GRACE = 0.5  # seconds that output is still awaited after the program's end when its descendants hold the terminal open
 END_OF_FILE = b"\x04" * 64  # each is one end of file to one read
 
@@ -179,13 +180,15 @@ class Keeper:
         if events & (select.POLLIN | select.POLLHUP | select.POLLERR):
             self._read(terminal)
 
-    def _read(self, terminal: Terminal) -> None:
+    def _read(self, terminal: Terminal) -> bool:
+        """Whether something was there."""
         data = terminal.read() if terminal.master >= 0 else b""
         if data is None:
             terminal.close()
         elif data:
             self.log.write(data)
             self._send(terminal.kind, data)
+        return bool(data)
 
     # ------------------------------------------------------------------ the front end
 
@@ -199,8 +202,10 @@ class Keeper:
             elif kind == RESIZE:
                 self._resize(*struct.unpack(">HH", payload))
             elif kind == DRAIN:
-                for terminal in self.terminals:  # one read gives all that a program which stands has written
-                    self._read(terminal)
+                for terminal in self.terminals:
+                    for _ in range(DRAINS):
+                        if not self._read(terminal):
+                            break
                 self._send(DRAINED, payload)
             elif kind == SIGNAL:
                 number, group = struct.unpack(">B?", payload)

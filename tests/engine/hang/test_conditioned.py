@@ -27,6 +27,9 @@ def main(args):
 }
 NOT_UNDER = {
     "no condition": "def main(rank):\n    barrier()  # HERE\n",
+    "one that raises": "def main(rank, world):\n    if rank >= world:\n        raise\n    barrier()  # HERE\n",
+    "whether there are ranks": "def main(args):\n    if args.local_rank != -1:\n        barrier()  # HERE\n",
+    "one of none": "def main(rank):\n    if rank is None:\n        return\n    barrier()  # HERE\n",
     "another thing of that name": "def main(low_rank):\n    if low_rank:\n        barrier()  # HERE\n",
     "another condition": "def main(step):\n    if step % 2 == 0:\n        barrier()  # HERE\n",
     "behind it": "def main(rank):\n    if rank == 0:\n        save()\n    barrier()  # HERE\n",
@@ -77,6 +80,21 @@ def main(keeper, rank):
     found = condition_of(place(tmp_path, text))
     assert found is not None and (found.call.line, found.call.function) == (9, "main")
     assert (found.test.line, found.text) == (8, "rank == 0")
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"),
+    [("rank == 0", [0]), ("rank != 0", [1, 2]), ("not rank", [0]), ("self.rank == 2", [2]), ("is_main()", [0]),
+     ("step % 2 and dist.get_rank() == 1", [1]), ("not is_main_process()", [1, 2])],
+)  # fmt: skip
+def test_whom_it_lets_there(tmp_path: Path, text: str, ranks: list[int]) -> None:
+    found = condition_of(place(tmp_path, f"def main(rank):\n    if {text}:\n        barrier()  # HERE\n"))
+    other = condition_of(place(tmp_path, f"def main(rank):\n    if {text}:\n        return\n    barrier()  # HERE\n"))
+    assert found is not None and [each for each in range(3) if found.lets(each)] == ranks
+    if "and" in text:
+        assert other is None
+    else:
+        assert other is not None and [each for each in range(3) if other.lets(each)] == sorted({0, 1, 2} - {*ranks})
 
 
 def test_a_file_that_is_not_there_says_nothing() -> None:

@@ -7,10 +7,10 @@ import re
 from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, OptimizerEvent, detector
-from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain
+from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, shape
 from adbg.engine.diagnosis.detectors.graphs.losses import DIFFERENCES
 from adbg.engine.diagnosis.detectors.graphs.marks import Marks
-from adbg.engine.diagnosis.detectors.graphs.silent import span_of
+from adbg.engine.diagnosis.detectors.graphs.silent import EVERYWHERE, span_of
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.diagnosis.source import assigned, assigned_before, called_name, returns_of, scope_at, tree_of
 from adbg.engine.protocol.messages import Finding
@@ -29,7 +29,7 @@ class WithItself(Detector):
 
     Evidence: that both operands lie in one memory, a step in between that changed it, the line that kept it.
     Mistaken for: ``w - w.detach()`` in one line, which gives 0 a gradient (not told), what no step came between (not
-    told: nothing has changed), tensors that are no parameters (not told).
+    told: nothing has changed), tensors that are no parameters (not told), weights that two modules share. A note.
     Cost: in sampled iterations a look at the memory of the operands of each difference of weights.
     """
 
@@ -51,7 +51,7 @@ class WithItself(Detector):
     def operator(self, call: OperatorCall) -> None:
         if self._told or call.error is not None:
             return
-        if call.name in _SHARES and call.results:
+        if call.name in _SHARES and call.results and call.operands and self.facts.name_of(call.operands[0]):
             self._kept.put(call.results[0], self._steps, call.name, line_of(call.lines))
         elif plain(call.name) in _COMPARES and len(call.operands) == 2 and self._steps:
             self._compare(call)
@@ -77,12 +77,12 @@ class WithItself(Detector):
             kept = marks[0].line
         else:
             kept = next(filter(None, (_kept_at(line, each) for each in texts)), None)
-        if kept is not None and kept != line:
+        if kept is not None and kept != line and "Parameter(" not in self.facts.text_of(kept):
             self._tell(call, line, kept, weight)
 
     def _is_one(self, one: Any, other: Any) -> bool:
-        if one is other:
-            return True
+        if one is other or shape(one) != shape(other) or span_of(one) == EVERYWHERE:
+            return one is other
         storages = self.facts.backend.storages
         where = {at for at, _ in storages(one)}
         return bool(where) and where == {at for at, _ in storages(other)} and span_of(one) == span_of(other)
@@ -95,12 +95,13 @@ class WithItself(Detector):
             f"is the weight's own memory, and {self._stepped} has changed it, too; keep a clone()"
         )
         evidence = [
+            "whether a copy of before is meant decides it: weights that are shared are one memory",
             f"{place(kept)} keeps it: {facts.text_of(kept)}",
             f"both operands of {call.name} at {place(line)} lie in one memory: {facts.text_of(line)}",
         ]
         facts.tell(
             Finding(
-                0, "silent-overwrite", "error", 0.9, message, iteration=facts.iteration + 1, forward=line,
+                0, "silent-overwrite", "note", 0.49, message, iteration=facts.iteration + 1, forward=line,
                 cause=facts.cause(kept), evidence=evidence, next=[f"b {place(kept)}", f"b {place(line)}"],
             )
         )  # fmt: skip

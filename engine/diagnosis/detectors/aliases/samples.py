@@ -15,6 +15,7 @@ from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.diagnosis.source import inside, scope_at
 from adbg.engine.diagnosis.values import is_users
 from adbg.engine.frames import local
+from adbg.engine.outside import suppress
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
 
@@ -35,7 +36,7 @@ class SamplesWritten(Detector):
     was written to again.
     Mistaken for: a cache that is filled (the attribute itself is written to, or a whole value is copied in: not told),
     fewer than 3 samples, copies (other memory), what stands under ``if i not in self.done:`` (not told until a sample
-    is written to again). A warning until then.
+    is written to again), a scratch tensor. A note.
     Cost: in sampled iterations a look at the functions around each operator that writes; where one is ``__getitem__``,
     at the memory of the tensors of its object.
     """
@@ -85,10 +86,10 @@ class SamplesWritten(Detector):
 
     def _kept(self, owner: Any) -> Iterator[tuple[str, Any, bool]]:
         """(attribute, tensor, whether it is one of several that the attribute has)."""
-        own = getattr(owner, "__dict__", None)
+        own = dict_of(owner)
         left = _MOST
         for name, value in list(own.items()) if type(own) is dict else ():
-            values = value if type(value) in (list, tuple) else value.values() if type(value) is dict else [value]
+            values = value if type(value) in (list, tuple) else list(value.values()) if type(value) is dict else [value]
             for each in values:
                 left -= 1
                 if left < 0:
@@ -108,11 +109,12 @@ class SamplesWritten(Detector):
         )
         evidence = [
             f"{call.name} at {place(line)} within {_GIVES}: {facts.text_of(line)}",
-            f"what it writes to lies in the memory of {name}, of each of {samples} samples",
+            f"what it writes to lies in the memory of {name}, at {samples} places",
         ]
+        evidence.append("whether it is read again, and what is given is that memory, decides it")
         if again:
-            evidence.append("a sample that had been written to was written to again")
-        severity, sure = ("error", 0.9) if again else ("warning", 0.8)
+            evidence.append("a place that had been written to was written to again")
+        severity, sure = "note", 0.49 if again else 0.4
         told = facts.tell(
             Finding(
                 self._told.get(name, (line, 0))[1], "silent-overwrite", severity, sure, message,
@@ -132,3 +134,10 @@ def _is_once(line: SourceLine) -> bool:
             if any(isinstance(each, (ast.Not, ast.NotIn, ast.Is)) for each in tests):
                 return True
     return False
+
+
+def dict_of(owner: Any) -> Any:
+    """What an object keeps by itself; no code of its class runs."""
+    with suppress(Exception):
+        return object.__getattribute__(owner, "__dict__")
+    return None

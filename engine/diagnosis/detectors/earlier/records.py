@@ -169,13 +169,21 @@ def _argument(call: ast.Call, scope: ast.AST, given: _Given, file: str) -> ast.e
 
 
 def _field(made: ast.Call, item: str, file: str) -> ast.expr | None:
-    """What a record is given for a field by its place: of a class of that file with fields (a dataclass, a
-    NamedTuple)."""
+    """What a record is given for a field by its place: of a class of that file that is a dataclass or a NamedTuple, and
+    nothing else that may shift the places."""
     tree = tree_of(file)
     for each in ast.walk(tree) if tree is not None else ():
         if isinstance(each, ast.ClassDef) and each.name == called_name(made):
-            targets = [one.target for one in each.body if isinstance(one, ast.AnnAssign)]
-            fields = [target.id for target in targets if isinstance(target, ast.Name)]
+            bases = [ast.unparse(base).rpartition(".")[2] for base in each.bases]
+            plain = bases == ["NamedTuple"] or (
+                not bases and any("dataclass" in ast.unparse(d) for d in each.decorator_list)
+            )
+            own = [one.name for one in each.body if isinstance(one, _Function)]
+            parts = [one for one in each.body if isinstance(one, ast.AnnAssign)]
+            odd = any(re.search(r"ClassVar|InitVar|KW_ONLY|init=False|kw_only", ast.unparse(one)) for one in parts)
+            if not plain or odd or "__init__" in own or any(isinstance(one, ast.Starred) for one in made.args):
+                return None
+            fields = [one.target.id for one in parts if isinstance(one.target, ast.Name)]
             name = item.strip("[].'")
             place = fields.index(name) if name in fields else len(made.args)
             return made.args[place] if place < len(made.args) else None

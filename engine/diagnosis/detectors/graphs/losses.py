@@ -56,8 +56,8 @@ class LossBroadcast(Detector):
     (x.unsqueeze(1) - y), where a table of both sizes meets the result, or between tensors of one rank. Where neither
     carries gradients, no finding before a prediction is compared with the result. A note where
     both sides are learnt, as in a ranking loss of every positive against every negative, until what came out is
-    compared with a target of one size: a bias of (N, 1) was added to a score of (N,). A warning where the column was
-    made by an unsqueeze elsewhere, and of products and sums.
+    compared with a target of one size: a bias of (N, 1) was added to a score of (N,). A warning then, where the column
+    was made by an unsqueeze elsewhere, and of products and sums.
     Cost: in sampled iterations a look at the shapes of each operator's operands.
     """
 
@@ -121,13 +121,15 @@ class LossBroadcast(Detector):
         """Whether a prediction of one size meets the table that a target became, or a target that of a prediction; it
         is told, or goes on as a loss."""
         target = bool(known.what.target)
+        if not target and plain(known.name) != "add":  # a ranking: every positive less every negative
+            return False
         kinds = DIFFERENCES | PAIRED | (_OUTER if target else frozenset())
         for each in call.operands:
             single = [size for size in shape(each) if size != 1] == [rows]
             if single and each.requires_grad is target and name in kinds and self._own.of(each) is None:
                 met = f"{list(shape(each))} at {place(line_of(call.lines))}"
                 met = f"what came out meets {'what is learnt, of' if target else 'a target of'} {met}"
-                what = replace(known.what, target=(), both=False, met=met, weighs=name in _OUTER)
+                what = replace(known.what, target=(), both=False, met=met, weighs=name in _OUTER or not target)
                 if name in PAIRED and _one(call.results[0]):
                     self._tell(replace(known, what=what), call)
                 else:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from adbg.engine.diagnosis.detectors.graphs.in_place import Use, Write
 
 _SHARES = frozenset({"numpy", "__array__", "as_tensor", "asarray"})
-_EVERYWHERE = 0, 1 << 64
+EVERYWHERE = 0, 1 << 64
 _MOST = 64 << 20  # bytes that are compared
 # Where a framework hides what its nodes saved: operators that keep what they take, and those that keep what they make.
 _KEEPS_TAKEN = frozenset({
@@ -169,7 +169,7 @@ class Silent:
                 if each.value is None or each.state is not ValueState.OK or not backend.is_tensor(each.value):
                     continue
                 span = span_of(each.value)
-                if span == _EVERYWHERE:  # several views have that
+                if span == EVERYWHERE:  # several views have that
                     continue
                 for at, _ in backend.storages(each.value):
                     found = asked.get((at, span))
@@ -312,7 +312,7 @@ def span_of(value: Any) -> tuple[int, int]:
         if value.is_contiguous():
             begin = int(value.data_ptr())
             return begin, begin + int(value.numel()) * int(value.element_size())
-    return _EVERYWHERE
+    return EVERYWHERE
 
 
 def overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:

@@ -1,5 +1,5 @@
-"""Which lock a thread waits for, and which ones it has: by the ``with`` blocks and the calls of ``acquire`` that its
-functions stand in, in the source, and by their variables. No code of the program runs."""
+"""Which lock a thread waits for, and which ones it has: by the ``with`` blocks that its functions stand in, in the
+source, and by their variables. A Lock alone, which a thread cannot take twice. No code of the program runs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 from adbg.engine.diagnosis.detectors.hangs.polling import value_in
 from adbg.engine.diagnosis.source import inside, scope_at
-from adbg.engine.diagnosis.values import attribute, is_users
+from adbg.engine.diagnosis.values import is_users
 from adbg.engine.frames import locals_elsewhere
 from adbg.engine.python.user_code import source_line
 from adbg.engine.types import SourceLine
 
-_KINDS = (type(threading.Lock()), type(threading.RLock()))
+_KIND = type(threading.Lock())
 _DEEP = 60  # frames of a thread
 _With = (ast.With, ast.AsyncWith)
 
@@ -46,36 +46,27 @@ def locks_of(innermost: types.FrameType) -> tuple[int, dict[int, SourceLine]]:
 
 
 def _asked(scope: ast.AST, line: int) -> Iterator[ast.expr]:
-    """What the line itself waits for."""
+    """What the line itself waits for: of ``with a, b:`` it is not known which."""
     for node in inside(scope):
-        if isinstance(node, _With) and node.lineno <= line < node.body[0].lineno:
-            yield from (each.context_expr for each in node.items)
+        if isinstance(node, _With) and len(node.items) == 1 and node.lineno <= line < node.body[0].lineno:
+            yield node.items[0].context_expr
         elif isinstance(node, ast.Call) and node.lineno <= line <= (node.end_lineno or 0):
-            yield from _acquired(node)
+            called = node.func
+            yield from [called.value] if isinstance(called, ast.Attribute) and _waits(node) else []
+
+
+def _waits(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr == "acquire" and not (call.args or call.keywords)
 
 
 def _taken(scope: ast.AST, line: int) -> Iterator[tuple[ast.expr, int]]:
-    """What was taken above the line and is not given back before it."""
-    given: dict[str, int] = {}
-    calls: list[tuple[ast.expr, int]] = []
+    """What a ``with`` around the line has. Not what ``acquire`` took: another thread may release it, as a signal."""
     for node in inside(scope):
-        if isinstance(node, _With) and node.body[0].lineno <= line <= (node.end_lineno or 0):
+        if isinstance(node, _With) and node.lineno < node.body[0].lineno <= line <= (node.end_lineno or 0):
             yield from ((each.context_expr, node.lineno) for each in node.items)
-        elif isinstance(node, ast.Call) and node.lineno < line:
-            calls += [(each, node.lineno) for each in _acquired(node)]
-            for each in _acquired(node, "release"):
-                given[ast.unparse(each)] = max(given.get(ast.unparse(each), 0), node.lineno)
-    yield from ((taken, at) for taken, at in calls if given.get(ast.unparse(taken), 0) < at)
-
-
-def _acquired(call: ast.Call, how: str = "acquire") -> Iterator[ast.expr]:
-    if isinstance(call.func, ast.Attribute) and call.func.attr == how:
-        yield call.func.value
 
 
 def _lock(expression: ast.expr, values: Mapping[str, Any]) -> int:
-    """The id of a lock, or of the one that a condition has; 0 for anything else."""
+    """Its id; 0 for anything else."""
     found = value_in(expression, values)
-    if isinstance(found, threading.Condition):
-        found = attribute(found, "_lock")
-    return id(found) if type(found) in _KINDS else 0
+    return id(found) if type(found) is _KIND else 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, detector
-from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain
+from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, writes
 from adbg.engine.diagnosis.detectors.graphs.losses import DIFFERENCES, PAIRED, SAME
 from adbg.engine.diagnosis.detectors.graphs.marks import Marks
 from adbg.engine.diagnosis.detectors.numbers.values import numbers
@@ -23,6 +23,7 @@ _JOINS = SAME | frozenset({"stack", "cat", "concat", "index_select", "gather", "
 _INTEGERS = ("int64", "int32", "int16", "int8", "uint8")
 _LIBRARIES = ("numpy", "torch", "paddle")
 _SHARE = 0.05  # of the values that are written into a tensor of integers, those that lose something
+_INDEXED = frozenset({"getitem", "gather", "index_select", "embedding", "take", "take_along_dim", "gather_nd"})
 _SUMS = frozenset({"sub", "subtract", "rsub", "add", "mul", "multiply", "div", "divide", "truediv", "neg", "scale"})
 _LEAST = 8  # elements: of fewer, all alike says little
 _MOST = 4096  # that are looked at
@@ -120,8 +121,8 @@ class Written(Detector):
     of whole rewards, ``returns[t] = running``), and what is learnt is compared with it, or multiplied by it.
 
     Evidence: how many of the values lost what they had behind the point, one of them, the type of the tensor.
-    Mistaken for: whole numbers of a floating type, counts and indices (nothing is lost), images of uint8, what no
-    prediction meets.
+    Mistaken for: whole numbers of a floating type, counts (nothing is lost), what is used as an index or overwritten
+    since, images of uint8, what no prediction meets. A warning: a target may be cut on purpose.
     Cost: in sampled iterations a look at the types where something is written into a tensor, and at the values of a
     float that is written into an integer.
     """
@@ -141,8 +142,17 @@ class Written(Detector):
             written = self._cut(call.operands[0], call.operands[-1])
             if written is not None:
                 self._marks.put(call.operands[0], written, call.name, line_of(call.lines))
+            elif name == "copy":
+                self._marks.drop(call.operands[0])
             return
-        known = next((found for each in call.operands if (found := self._marks.of(each)) is not None), None)
+        if name in _INDEXED:  # what is used as an index is cut on purpose
+            for each in call.operands[1:]:
+                self._marks.drop(each)
+        elif name not in _SUMS:
+            for each in writes(call):
+                self._marks.drop(each)
+        among = call.operands[:1] if name in _INDEXED else call.operands
+        known = next((found for each in among if (found := self._marks.of(each)) is not None), None)
         if known is None:
             return
         if name in _SUMS | DIFFERENCES | PAIRED and any(each.requires_grad for each in call.operands):
@@ -173,7 +183,7 @@ class Written(Detector):
             f"the tensor is {written.kind}: make it of a floating type (dtype=float32)",
         ]
         facts.tell(
-            Finding(0, "loss-input", "error", 0.9, message, None, None, facts.iteration + 1, line, facts.cause(made),
+            Finding(0, "loss-input", "warning", 0.8, message, None, None, facts.iteration + 1, line, facts.cause(made),
                     evidence, [f"b {place(line)}", "info node"])
         )  # fmt: skip
 

@@ -32,9 +32,9 @@ class PassedBy(Detector):
 
     Evidence: the parameters of the wrapper that got gradients, no call of the wrapper, no collective between two steps.
     Mistaken for: gradients that the program averages itself, or a wrapper that a compiled one calls unseen (not told:
-    collectives run between two steps; a warning where the framework does not number them, as Paddle), a wrapper of
-    another model, which got no gradients.
-    Cost: nothing in a job of one process; else a look at all objects, once or twice, 30 ms for a million.
+    collectives run between two steps; not known where the framework does not number them, as Paddle), a wrapper of
+    another model, which got no gradients. A note: other groups are not counted.
+    Cost: nothing in a job of one process; else a look at all objects, once, 30 ms for a million.
     """
 
     needs = Need.STEPS | Need.MODULES
@@ -43,6 +43,7 @@ class PassedBy(Detector):
         super().__init__(facts)
         self._ran: dict[int, weakref.ref[Any]] = {}  # modules that were called from outside of others, by id
         self._line: SourceLine | None = None
+        self._seen = 0
         self._begun: list[int | None] = []  # collectives, at the steps that are looked at
 
     def applied(self) -> bool:
@@ -57,8 +58,11 @@ class PassedBy(Detector):
         backend = self.facts.backend
         if event.what != "step" or self.facts.iteration not in _AT or world_of(backend) < 2:
             return
+        if self._seen == self.facts.iteration:  # another optimizer, in the same one
+            return
+        self._seen = self.facts.iteration
         self._begun.append(backend.collectives_begun())
-        if len(self._begun) == len(_AT) and None not in self._begun and len(set(self._begun)) > 1:
+        if len(self._ran) >= _MOST or (None not in self._begun and len(set(self._begun)) > 1):
             return
         if len(self._begun) == len(_AT):
             held = {id(each) for each in event.tensors}
@@ -84,10 +88,11 @@ class PassedBy(Detector):
         )
         evidence = [f"its parameters got gradients in each of {_AT[1]} iterations, and it was not called once"]
         if silent:
-            evidence.append("no collective ran between two steps of the optimizer")
+            evidence.append("no collective of the default group ran between two steps")
         if line is not None:
             evidence.append(f"{place(line)}: {facts.text_of(line)}")
-        severity, sure = ("error", 0.92) if silent else ("warning", 0.7)
+        severity, sure = "note", 0.49
+        evidence.append("whether the program averages gradients by itself decides it")
         if not silent:
             evidence.append("whether collectives ran between two steps is not known: a program may average by itself")
         facts.tell(

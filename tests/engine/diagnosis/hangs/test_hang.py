@@ -79,13 +79,10 @@ class Memory:
         with self.lock:  # CAUSE
             return len(self.rows)
     def add(self, row):
-        self.lock.acquire()
-        try:
+        with self.lock:
             self.rows.append(row)
             if len(self) > 100:
                 self.rows.pop(0)
-        finally:
-            self.lock.release()
     def sample(self):
         with self.lock:
             return self.rows[-1]
