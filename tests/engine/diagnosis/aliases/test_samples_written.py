@@ -136,7 +136,7 @@ each = pytest.mark.parametrize(
 @pytest.mark.parametrize("name", BUGGY)
 def test_samples_that_are_written_to(runs: dict[str, Run], name: str) -> None:
     assert "changed" in runs[name].plain
-    assert runs[name].check_first("silent-overwrite")["severity"] == "note"
+    assert runs[name].check_first("silent-overwrite")["severity"] in ("note", "error")  # some are proven
 
 
 @each
