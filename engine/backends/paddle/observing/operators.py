@@ -1,6 +1,5 @@
 """Every operator that the user's code calls on Paddle: functions stand in for those of ``paddle._C_ops`` and for the
-methods of ``Tensor`` that come down to none (see ``timing/forward``, which times the same ones); so is ``to_tensor``,
-by what it calls in its own module: under whatever name the program has it.
+methods of ``Tensor`` that come down to none (see ``timing/forward``, which times the same ones).
 
 What a function of Paddle's calls is told one by one, with the user's line: ``F.softmax_with_cross_entropy`` is the
 operators that it is made of. Compilers (``to_static``) look at the functions that they meet: before a compiled function
@@ -16,7 +15,6 @@ from typing import Any
 
 import paddle
 from paddle.base.framework import EagerParamBase
-from paddle.tensor import creation
 
 from adbg.engine.backends.base import Need, OperatorCall, Tap, Watcher
 from adbg.engine.backends.common.observing.operands import tensors_in
@@ -35,12 +33,11 @@ _MORE = (
 _NAMES = {"_setitem_dygraph": "__setitem__", "_getitem_dygraph": "__getitem__", "_getitem_from_offset": "__getitem__"}
 _FACTS = frozenset({"contiguous"})
 _INTO_PARAMETER = "_set_impl"  # what ``nn.Parameter(x)`` and ``EagerParamBase.from_tensor(x)`` come down to
-_TO_TENSOR = "_to_tensor_non_static"
 _Place = tuple[Any, str, Any, Any]  # owner, name, original, ours
 
 
 class _Inside(threading.local):
-    depth = 0  # methods of _MORE, or to_tensor, that run: what they call is not told
+    depth = 0  # methods of _MORE that run: what they call is not told
     telling = False
 
 
@@ -65,7 +62,6 @@ class OperatorTap(Tap):
             self._places = [(owner, name, was, _function(self, name, was)) for owner, name, was in functions()]
             self._places += [(owner, name, was, _method(self, name, was)) for owner, name, was in methods()]
             self._places += [(owner, name, was, _whole(self, name, was)) for owner, name, was in _more()]
-            self._places += [(owner, name, was, _whole(self, "to_tensor", was)) for owner, name, was in _to_tensor()]
             self._places += [(owner, name, was, _into_parameter(self, was)) for owner, name, was in _impl()]
             self._compilers = [(owner, name, was, _compiling(self, was)) for owner, name, was in compilers()]
         self._wrapped = [(owner, name, was, _function(self, name, was)) for owner, name, was in _handwritten()]
@@ -243,12 +239,6 @@ def _more() -> Iterator[tuple[Any, str, Any]]:
         value = vars(paddle.Tensor).get(name)
         if value is not None:
             yield paddle.Tensor, name, value
-
-
-def _to_tensor() -> Iterator[tuple[Any, str, Any]]:
-    value = vars(creation).get(_TO_TENSOR)
-    if value is not None:
-        yield creation, _TO_TENSOR, value
 
 
 def _impl() -> Iterator[tuple[Any, str, Any]]:
