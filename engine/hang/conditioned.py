@@ -25,16 +25,16 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 @dataclass(frozen=True, slots=True)
 class Condition:
     """``call``: the line under the condition that leads to the collective; ``test``: that of the condition, and its
-    text. It lets rank ``number`` alone come there, or all but that one (``but``)."""
+    text. It lets rank ``number`` alone come there, or, ``inverted``, all others."""
 
     call: SourceLine
     test: SourceLine
     text: str
     number: int = 0
-    but: bool = False
+    inverted: bool = False
 
     def lets(self, rank: int) -> bool:
-        return (rank == self.number) is not self.but
+        return (rank == self.number) is not self.inverted
 
 
 def condition_of(place: SourceLine) -> Condition | None:
@@ -48,9 +48,9 @@ def _above(tree: ast.Module, file: str, line: int, depth: int) -> Condition | No
     name = function.name if function is not None else "<module>"
     found = next(_tests(function or tree, line), None)
     if found is not None:
-        test, number, but = found
+        test, number, inverted = found
         return Condition(
-            SourceLine(file, line, name), SourceLine(file, test.lineno, name), ast.unparse(test), number, but
+            SourceLine(file, line, name), SourceLine(file, test.lineno, name), ast.unparse(test), number, inverted
         )
     if function is None or depth >= _DEEP:
         return None

@@ -122,9 +122,9 @@ class Launched:
     def drain(self, seconds: float = 0.2) -> None:
         """Until ``on_output`` was called with what the program, or a thread of it that stands, has written by now; for
         ``seconds`` at most. Not on the thread that calls ``on_output``."""
-        number = struct.pack(">Q", next(self._numbers))
         if self._exit is not None:
             return
+        number = struct.pack(">Q", next(self._numbers))
         done = self._draining[number] = threading.Event()
         try:
             self._send(frames.DRAIN, number)

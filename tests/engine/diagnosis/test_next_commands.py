@@ -9,33 +9,8 @@ import pytest
 from support.diagnosing import diagnose, findings
 from support.frameworks import on_frameworks
 from support.program import adbg, commands
+from support.small_net import small_net
 
-HEAD = {
-    "torch": """
-import torch as framework
-from torch import nn
-framework.manual_seed(0)
-net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4))
-optimizer = framework.optim.SGD(net.parameters(), 0.01)
-clear = optimizer.zero_grad
-def noise(*shape):
-    return framework.randn(*shape)
-def put(weight, kept):
-    weight.copy_(kept)
-""",
-    "paddle": """
-import paddle as framework
-from paddle import nn
-framework.seed(0)
-net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4))
-optimizer = framework.optimizer.SGD(0.01, parameters=net.parameters())
-clear = optimizer.clear_grad
-def noise(*shape):
-    return framework.randn(shape)
-def put(weight, kept):
-    weight.set_value(kept)
-""",
-}
 # The line to change records no node, nor does the one that restores.
 BACKUP = """
 kept = {}
@@ -75,7 +50,7 @@ def typed(script: Path, lines: Sequence[str]) -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_is_said_to_be_typed_shows_something(tmp_path: Path, framework: str, name: str) -> None:
     text, first = PROGRAMS[name]
-    found = findings(diagnose(tmp_path, HEAD[framework] + text))[0]
+    found = findings(diagnose(tmp_path, small_net(framework, outputs=4, rate=0.01) + text))[0]
     assert "# CAUSE" in found["cause"]["text"], found
     assert found["next"][0].split()[0] == first, found
     typed(tmp_path / "train.py", found["next"])

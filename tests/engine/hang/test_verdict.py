@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -101,6 +102,34 @@ def test_one_call_more_of_a_line_is_counted() -> None:
         rank(0, rows(*loop, ("all_reduce", 3), waits=True)), rank(1, rows(*loop, ("broadcast", 5), waits=True))
     )
     assert (verdict.kind, verdict.calls, verdict.culprits) == (HangKind.COUNTS, {0: 4, 1: 3}, (1,))
+
+
+GUARDED = {
+    "if rank == 0:": True,
+    "if step % 2 and rank == 0:": True,
+    "if local_rank != -1:": False,
+    "if rank == 1:": False,
+    "if step % 2:": False,
+}
+
+
+@pytest.mark.parametrize("guard", GUARDED)
+def test_a_call_under_a_condition_that_fits_the_ranks_is_the_odd_one(tmp_path: Path, guard: str) -> None:
+    """By their calls alone rank 1 ran one batch more. A condition that lets in others, or all, changes nothing."""
+    source = tmp_path / "train.py"
+    source.write_text(f"def step():\n    pass\n    all_reduce()\n    {guard}\n        barrier()\n")
+
+    def here(ledger: list[Collective]) -> list[Collective]:
+        return [replace(row, place=SourceLine(str(source), row.place.line, "step")) for row in ledger if row.place]
+
+    loop = [("all_reduce", 3)] * 3
+    one = rank(0, here(rows(*loop, ("barrier", 5), waits=True)))
+    verdict = of(one, rank(1, here(rows(*loop, ("all_reduce", 3), waits=True))))
+    if GUARDED[guard]:
+        assert (verdict.kind, verdict.culprits, verdict.calls) == (HangKind.MISMATCH, (0,), {})
+        assert verdict.condition is not None and verdict.condition.call.line == 5
+    else:
+        assert (verdict.kind, verdict.calls) == (HangKind.COUNTS, {0: 3, 1: 4}) and verdict.condition is None
 
 
 def test_a_rank_that_ended_called_fewer() -> None:

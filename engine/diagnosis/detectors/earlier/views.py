@@ -214,6 +214,8 @@ class _Body:
         if isinstance(node, ast.AugAssign):  # a number that is added counts something
             counts = isinstance(node.value, ast.Constant) and not isinstance(node.op, ast.Div)
             target = node.target if not counts else None
+        elif isinstance(node, ast.Assign):
+            target = node.targets[0] if len(node.targets) == 1 and self._masks(node) else None
         elif isinstance(node, ast.Call):
             called = called_name(node)
             if called.endswith("_") and not called.endswith("__") and called not in _ANEW:
@@ -228,6 +230,22 @@ class _Body:
             name, line = _base(target), SourceLine(self._file, getattr(node, "lineno", 0), self._name)
             taken = self._views[name][1] if name in self._views else line.line
             yield Write(kept, name, line, SourceLine(self._file, taken, self._name))
+
+    def _masks(self, node: ast.Assign) -> bool:
+        """A part of a view that may be another one each time is set to a number (``x[f : f + n] = 0.0``), and nothing
+        else is stored in it: that would be a buffer."""
+        target = node.targets[0]
+        name = _base(target)
+        parts = target.slice if isinstance(target, ast.Subscript) else ast.Constant(None)
+        bounds = [
+            each
+            for part in (parts.elts if isinstance(parts, ast.Tuple) else [parts])
+            if isinstance(part, ast.Slice)
+            for each in (part.lower, part.upper)
+        ]
+        if name not in self._views or not _is_number(node.value) or all(map(_is_number, filter(None, bounds))):
+            return False
+        return not any(_stores(each, name) for each in inside(self._function))
 
     def _handed(self, call: ast.Call) -> Iterator[Write]:
         """A view is handed to a function of the program's, or to an object, that writes into its argument."""
@@ -268,7 +286,8 @@ class _Body:
             if isinstance(each, ast.Name) and each.id != write.name
         }  # fmt: skip
         read = [each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)]
-        itself = read.count(write.name) - any(name.endswith("_") for name in calls)
+        part = any(isinstance(each, ast.Assign) for each in nodes)  # the view whose part is set is read as well
+        itself = read.count(write.name) - (part or any(name.endswith("_") for name in calls))
         return _SETTLED.isdisjoint(calls) and itself <= 0 and (others | made).isdisjoint(read)
 
     def _object(self, value: ast.expr) -> Any:
@@ -301,6 +320,19 @@ def _base(value: ast.expr) -> str:
     while isinstance(value, ast.Subscript):
         value = value.value
     return ast.unparse(value)
+
+
+def _stores(node: ast.AST, name: str) -> bool:
+    """Whether a statement, or a call, stores values in a part of a variable, or in all of it."""
+    if isinstance(node, ast.Assign):
+        parts = any(isinstance(each, ast.Subscript) and _base(each) == name for each in node.targets)
+        return parts and not _is_number(node.value)
+    owner = node.func.value if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
+    return owner is not None and called_name(node) in _ANEW and _base(owner) == name
+
+
+def _is_number(value: ast.expr) -> bool:
+    return isinstance(value.operand if isinstance(value, ast.UnaryOp) else value, ast.Constant)
 
 
 def _method(owner: Any, name: str) -> types.CodeType | None:

@@ -43,9 +43,10 @@ class _Watched:
 @detector("silent-overwrite")
 class Accumulated(Detector):
     """A data set's ``__getitem__``, or a transformation that it calls, works in place on a view of what is stored
-    (``img = self.images[i]``, ``img += noise``): each visit changes the data itself, and the changes add up from epoch
-    to epoch. No graph is concerned, and no gradient is wrong. So does a loop over a list of batches, or over slices,
-    where it writes itself, and where the module, the object or the function that it hands them to does.
+    (``img = self.images[i]``, ``img += noise``, ``img[at : at + n] = 0``): each visit changes the data itself, and the
+    changes add up from epoch to epoch. No graph is concerned, and no gradient is wrong. So does a loop over a list of
+    batches, or over slices, where it writes itself, and where the module, the object or the function that it hands
+    them to does.
 
     Evidence: the statement that writes, where the variable is given the view, and an element of the attribute (of the
     list, of the table) that has changed at least twice while the program trained.

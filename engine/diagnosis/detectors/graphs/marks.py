@@ -25,14 +25,16 @@ class Marked(Generic[What]):
 class Marks(Generic[What]):
     def __init__(self) -> None:
         self._known: dict[int, Marked[What]] = {}
+        self._most = _MOST
 
     def of(self, value: Any) -> Marked[What] | None:
         known = self._known.get(id(value))
         return known if known is not None and known.ref() is value else None
 
     def put(self, value: Any, what: What, name: str, line: SourceLine | None) -> None:
-        if len(self._known) > _MOST:
+        if len(self._known) > self._most:
             self._known = {key: each for key, each in self._known.items() if each.ref() is not None}
+            self._most = max(_MOST, 2 * len(self._known))  # of many that live: not looked through at each one more
         self._known[id(value)] = Marked(weakref.ref(value), what, name, line)
 
     def drop(self, value: Any) -> None:

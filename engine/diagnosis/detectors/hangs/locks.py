@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import threading
 import types
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -33,14 +34,16 @@ def locks_of(innermost: types.FrameType) -> tuple[int, dict[int, SourceLine]]:
         line = source_line(frame) if is_users(frame) else None
         scope = scope_at(line.file, line.line) if line is not None else None
         if line is not None and scope is not None:
-            values = {**frame.f_globals, **locals_elsewhere(frame, innermost)}
-            if first:
-                wanted = next((_lock(each, values) for each in _asked(scope, line.line)), 0)
-                first = False
-            for taken, since in _taken(scope, line.line):
-                if lock := _lock(taken, values):
-                    held.setdefault(lock, SourceLine(line.file, since, line.function))
-            del values
+            asked = [*_asked(scope, line.line)] if first else []
+            taken = [*_taken(scope, line.line)]
+            first = False
+            if asked or taken:
+                values = ChainMap(locals_elsewhere(frame, innermost), frame.f_globals)
+                wanted = next((_lock(each, values) for each in asked), wanted)
+                for each, since in taken:
+                    if lock := _lock(each, values):
+                        held.setdefault(lock, SourceLine(line.file, since, line.function))
+                del values
         frame = frame.f_back
     return wanted, held
 

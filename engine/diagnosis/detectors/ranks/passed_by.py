@@ -6,7 +6,6 @@ import gc
 import re
 import sys
 import types
-import weakref
 from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, ModuleCall, Need, OptimizerEvent, detector
@@ -20,7 +19,7 @@ from adbg.engine.types import SourceLine
 
 _AT = (2, 3)  # iterations at whose steps it is looked at
 _INNER = re.compile(r"\.module\b|\._layers\b")
-_MOST = 64
+_MOST = 64  # calls of modules whose stacks are looked at
 _DEEP = 30  # frames
 
 
@@ -41,8 +40,8 @@ class PassedBy(Detector):
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
-        self._ran: dict[int, weakref.ref[Any]] = {}  # modules that were called from outside of others, by id
         self._line: SourceLine | None = None
+        self._looks = _MOST  # for that line
         self._seen = 0
         self._begun: list[int | None] = []  # collectives, at the steps that are looked at
 
@@ -50,9 +49,9 @@ class PassedBy(Detector):
         return bool(self._begun)
 
     def module_begin(self, call: ModuleCall) -> None:
-        if call.outermost and call.grad_mode and self.facts.iteration < _AT[1] and len(self._ran) < _MOST:
-            self._ran[id(call.module)] = weakref.ref(call.module)
-            self._line = self._line or _past_wrapper()
+        if call.outermost and call.grad_mode and self._looks > 0 and self._line is None:
+            self._looks -= 1
+            self._line = _past_wrapper()
 
     def optimizer(self, event: OptimizerEvent) -> None:
         backend = self.facts.backend
@@ -62,51 +61,35 @@ class PassedBy(Detector):
             return
         self._seen = self.facts.iteration
         self._begun.append(backend.collectives_begun())
-        if len(self._ran) >= _MOST or (None not in self._begun and len(set(self._begun)) > 1):
+        quiet = None in self._begun or len(set(self._begun)) == 1
+        if len(self._begun) < len(_AT) or not quiet or backend.reducer():  # one is among the modules that ran
             return
-        if len(self._begun) == len(_AT):
-            held = {id(each) for each in event.tensors}
-            for wrapper in _alive(backend.reducer_kind):
-                parameters = [each for each in wrapper.parameters() if id(each) in held]
-                trained = any(backend.gradient_of(each) is not None for each in parameters)
-                if trained and not self._runs(wrapper):
-                    self._tell(type(wrapper).__name__)
-                    return
-
-    def _runs(self, wrapper: Any) -> bool:
-        """It was called, or what has it was: of what is called inside another module not every call is told."""
-        called = [module for each in self._ran.values() if (module := each()) is not None]
-        return any(wrapper is part for module in called for part in _parts(module))
+        held = {id(each) for each in event.tensors}
+        for wrapper in _alive(backend.reducer_kind):
+            parameters = [each for each in wrapper.parameters() if id(each) in held]
+            if any(backend.gradient_of(each) is not None for each in parameters):
+                self._tell(type(wrapper).__name__)
+                return
 
     def _tell(self, kind: str) -> None:
         facts, line = self.facts, self._line
-        silent = None not in self._begun
         where = f" at {place(line)}" if line is not None else ""
         message = (
             f"{kind} averages nothing: its parameters are trained{where} past it, so that its own forward never runs, "
             "and each rank trains a model of its own; call the wrapper"
         )
-        evidence = [f"its parameters got gradients in each of {_AT[1]} iterations, and it was not called once"]
-        if silent:
+        evidence = [f"its parameters have gradients at the step of iteration {facts.iteration}, and it was not called"]
+        if None not in self._begun:
             evidence.append("no collective of the default group ran between two steps")
         if line is not None:
             evidence.append(f"{place(line)}: {facts.text_of(line)}")
-        severity, sure = "note", 0.49
-        evidence.append("whether the program averages gradients by itself decides it")
-        if not silent:
-            evidence.append("whether collectives ran between two steps is not known: a program may average by itself")
+        evidence.append("whether the program averages gradients by itself, in another group, decides it")
         facts.tell(
             Finding(
-                0, "drifted-parameters", severity, sure, message, iteration=facts.iteration, forward=line,
+                0, "drifted-parameters", "note", 0.49, message, iteration=facts.iteration, forward=line,
                 cause=facts.cause(line), evidence=evidence, next=["info ranks"],
             )
         )  # fmt: skip
-
-
-def _parts(module: Any) -> list[Any]:
-    """A module, and all that it has, as torch and as Paddle ask for them."""
-    every = getattr(module, "modules", None) or getattr(module, "sublayers", None)
-    return [module, *(every() if every is not None else ())]
 
 
 def _alive(kind: type | None) -> list[Any]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from adbg.engine.backends.torch.backend import TorchBackend
+from adbg.engine.backends.torch.saved import NodeFields, holds_some
 from adbg.engine.types import ValueState
 
 
@@ -139,3 +140,51 @@ def test_function_saves_tensors_attributes_and_what_it_likes(backend):
     assert values["saved_tensors[0]"].state is ValueState.OK and torch.equal(values["saved_tensors[0]"].value, a)
     assert values["saved_tensors[2]"].state is ValueState.CORRUPTED
     assert torch.equal(values["saved_tensors[2]"].value, b)
+
+
+class _Kept(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        result = x * 2
+        ctx.save_for_backward(x, result)
+        return result
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, result = ctx.saved_tensors
+        return gradient * result / x
+
+
+def _leaf():
+    return torch.randn(3, requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: _leaf().exp(), lambda: _leaf() * _leaf(), lambda: torch.cat([_leaf(), _leaf()]).sin(),
+        lambda: _Kept.apply(_leaf()), lambda: _leaf()[torch.tensor([0, 2])],
+    ],
+)  # fmt: skip
+def test_what_is_saved_is_told_without_unpacking_it(make):
+    """Witness: torch itself, which runs the node back, and refuses to once it has let go of what it saved."""
+    result = make()
+    node, fields = result.grad_fn, NodeFields()
+    assert holds_some(node, fields)
+    result.sum().backward(retain_graph=True)
+    assert holds_some(node, fields)
+    result.sum().backward()
+    assert not holds_some(node, fields)
+    with pytest.raises(RuntimeError, match="second time"):
+        result.sum().backward()
+
+
+def test_what_saved_nothing_holds_nothing():
+    assert not holds_some((_leaf() + _leaf()).grad_fn, NodeFields())
+    assert not holds_some(_leaf().sum().grad_fn, NodeFields())
+
+
+def test_a_value_that_was_overwritten_is_there():
+    result = _leaf().exp()
+    result.add_(1)
+    assert holds_some(result.grad_fn.next_functions[0][0], NodeFields())

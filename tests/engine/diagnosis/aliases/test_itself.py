@@ -5,33 +5,12 @@ from __future__ import annotations
 import pytest
 from support.diagnosing_many import Run, diagnose_each
 from support.frameworks import FRAMEWORKS, case
+from support.small_net import small_net
 
-HEAD = {
-    "torch": """
-import copy
-import torch as framework
-from torch import nn
-framework.manual_seed(0)
-net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
-optimizer = framework.optim.SGD(net.parameters(), 0.05)
-clear = optimizer.zero_grad
-noise = lambda *shape: framework.randn(*shape)
+COPIES = """
 def copies():
     return {name: value.detach().clone() for name, value in net.state_dict().items()}
-""",
-    "paddle": """
-import copy
-import paddle as framework
-from paddle import nn
-framework.seed(0)
-net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
-optimizer = framework.optimizer.SGD(0.05, parameters=net.parameters())
-clear = optimizer.clear_grad
-noise = lambda *shape: framework.randn(shape)
-def copies():
-    return {name: value.detach().clone() for name, value in net.state_dict().items()}
-""",
-}
+"""
 FIT = """
 for step in range(8):
     loss = (net(noise(6, 4)) - 1).square().mean() + 0.1 * distance()
@@ -106,7 +85,7 @@ def distance():
 
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    texts = {name: HEAD[request.param] + text for name, text in (BUGGY | HEALTHY).items()}
+    texts = {name: small_net(request.param) + COPIES + text for name, text in (BUGGY | HEALTHY).items()}
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
 
 

@@ -5,35 +5,8 @@ from __future__ import annotations
 import pytest
 from support.diagnosing_many import Run, diagnose_each
 from support.frameworks import FRAMEWORKS, case
+from support.small_net import small_net
 
-HEAD = {
-    "torch": """
-import copy
-import torch as framework
-from torch import nn
-framework.manual_seed(0)
-net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
-optimizer = framework.optim.SGD(net.parameters(), 0.01)
-clear = optimizer.zero_grad
-def noise(*shape):
-    return framework.randn(*shape)
-def put(weight, kept):
-    weight.copy_(kept)
-""",
-    "paddle": """
-import copy
-import paddle as framework
-from paddle import nn
-framework.seed(0)
-net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
-optimizer = framework.optimizer.SGD(0.01, parameters=net.parameters())
-clear = optimizer.clear_grad
-def noise(*shape):
-    return framework.randn(shape)
-def put(weight, kept):
-    weight.set_value(kept)
-""",
-}
 FIT = """
 def backward():
     loss = (net(noise(6, 4)) - 1).square().mean()
@@ -165,7 +138,7 @@ for step in range(8):
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     every = {**BUGS, **HEALTHY, **(TORCH | TORCH_HEALTHY if request.param == "torch" else {})}
-    programs = {name: HEAD[request.param] + text for name, text in every.items()}
+    programs = {name: small_net(request.param, rate=0.01) + text for name, text in every.items()}
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), programs)
 
 

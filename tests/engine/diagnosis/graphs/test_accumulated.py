@@ -153,7 +153,56 @@ Trainer(np.random.default_rng(0).normal(size=(24, 4)).astype("float32")).run()
 STEP = MODULE.replace("fit(shift(part))", "print(step(shift, part))").replace(
     "def train(", "def step(module, rows):\n    return fit(module(rows))\ndef train("
 )
+# A part is blanked, another one at each visit: by an object that is called, and in the data set itself.
+MASKS = (
+    FIT
+    + """
+source = np.random.default_rng(1)
+class Mask:
+    def __call__(self, row):
+        wide = int(source.integers(1, 3))
+        first = int(source.integers(0, 4 - wide))
+        row[first:first + wide] = 0.0  # CAUSE
+        return row
+class Rows(Dataset):
+    def __init__(self):
+        self.rows, self.change = [noise(4) for _ in range(24)], None
+    def __len__(self):
+        return len(self.rows)
+    def __getitem__(self, at):
+        row = self.rows[at]
+        if self.change is not None:
+            row = self.change(row)
+        return row.unsqueeze(0)
+rows = Rows()
+rows.change = Mask()
+for epoch in range(6):
+    for at in range(0, 24, 6):
+        fit(framework.concat([rows[each] for each in range(at, at + 6)]))
+"""
+)
+CUT = (
+    FIT
+    + """
+source = np.random.default_rng(1)
+class Rows(Dataset):
+    def __init__(self):
+        self.rows = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
+    def __len__(self):
+        return len(self.rows)
+    def __getitem__(self, at):
+        row = self.rows[at]
+        begin = int(source.integers(0, 3))
+        row[begin:begin + 2] = -1  # CAUSE
+        return row
+rows = Rows()
+for epoch in range(6):
+    for x in DataLoader(rows, batch_size=6):
+        fit(x[0] if isinstance(x, (list, tuple)) else x)
+"""
+)
 BUGS = {
+    "masks": MASKS, "cut": CUT,
     "array": ARRAY, "transform": TRANSFORM, "batches": BATCHES, "module": MODULE, "object": OBJECT, "step": STEP,
 }  # fmt: skip
 # On copies.
@@ -231,7 +280,31 @@ def play():
 play()
 """
 )
+# What is left of a row that is put together anew is blanked.
+SCRATCH = (
+    FIT
+    + """
+source = np.random.default_rng(1)
+class Rows(Dataset):
+    def __init__(self):
+        self.rows, self.scratch = [noise(3) for _ in range(24)], [noise(4)]
+    def __len__(self):
+        return len(self.rows)
+    def __getitem__(self, at):
+        row = self.scratch[0]
+        many = int(source.integers(1, 4))
+        row[:many] = self.rows[at][:many]
+        row[many:] = 0.0
+        return row
+rows = Rows()
+for epoch in range(6):
+    for at in range(24):
+        fit(rows[at].clone())
+"""
+)
+ALWAYS = CUT.replace("row[begin:begin + 2] = -1  # CAUSE", "row[1:3] = -1")
 HEALTHY = {
+    "scratch": SCRATCH, "always the same part": ALWAYS,
     "copy": COPY, "copied": COPIED, "once": ONCE, "ring": RING, "clones": CLONES, "picked": PICKED, "centred": CENTRED,
     "rectified": RECTIFIED, "moved": MOVED,
 }  # fmt: skip
