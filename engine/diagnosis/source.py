@@ -36,12 +36,34 @@ def called_name(node: ast.AST) -> str:
     return node.func.attr if isinstance(node.func, ast.Attribute) else str(getattr(node.func, "id", ""))
 
 
+@functools.lru_cache(32)
+def nodes_of(file: str) -> tuple[ast.AST, ...]:
+    """All nodes of a file from the outside in, () where it cannot be read. Walked once: of torch/nn/functional.py a walk
+    takes 20 ms, and detectors ask about its lines at every operator."""
+    tree = tree_of(file)
+    return tuple(ast.walk(tree)) if tree is not None else ()
+
+
+@functools.lru_cache(32)
+def _functions_of(file: str) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, ...]:
+    return tuple(node for node in nodes_of(file) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
+
+
+@functools.lru_cache(32)
+def _functions_by_line(file: str) -> dict[int, ast.FunctionDef | ast.AsyncFunctionDef]:
+    """By the lines at which their code objects can begin: of two that share one, the outer."""
+    found: dict[int, ast.FunctionDef | ast.AsyncFunctionDef] = {}
+    for node in _functions_of(file):
+        for line in (node.lineno, *[each.lineno for each in node.decorator_list]):
+            found.setdefault(line, node)
+    return found
+
+
 def scope_at(file: str, line: int) -> ast.AST | None:
     """The innermost function that the line is in, else the module."""
-    tree = tree_of(file)
-    found: ast.AST | None = tree
-    for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.lineno <= line <= (node.end_lineno or 0):
+    found: ast.AST | None = tree_of(file)
+    for node in _functions_of(file):
+        if node.lineno <= line <= (node.end_lineno or 0):
             found = node  # walked from the outside in
     return found
 
@@ -71,13 +93,7 @@ def line_naming(file: str, name: str) -> SourceLine | None:
 
 def function_named(file: str, first: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
     """The function whose code object begins at line ``first`` (that of a decorator, where it has one)."""
-    tree = tree_of(file)
-    for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and first in (
-            node.lineno, *[each.lineno for each in node.decorator_list]
-        ):  # fmt: skip
-            return node
-    return None
+    return _functions_by_line(file).get(first)
 
 
 def function_called(file: str, call: ast.AST) -> ast.FunctionDef | None:
