@@ -22,6 +22,12 @@ def is_library(file: str) -> bool:
     return f"{os.sep}site-packages{os.sep}" in file or os.path.abspath(file).startswith(_libraries())
 
 
+@functools.lru_cache(4096)
+def is_programs(file: str) -> bool:
+    """Neither a library's, nor Python's, nor adbg's: in a checkout, adbg's files lie in no library."""
+    return not is_library(file) and not os.path.abspath(file).startswith(own_folders())
+
+
 @functools.cache
 def _libraries() -> tuple[str, ...]:
     """Not by ``site``: that is being imported while adbg is brought in, and whoever imports it on another thread

@@ -38,8 +38,8 @@ def called_name(node: ast.AST) -> str:
 
 @functools.lru_cache(32)
 def nodes_of(file: str) -> tuple[ast.AST, ...]:
-    """All nodes of a file from the outside in, () where it cannot be read. Walked once: of torch/nn/functional.py a walk
-    takes 20 ms, and detectors ask about its lines at every operator."""
+    """All nodes of a file from the outside in, () where it cannot be read. Walked once: a walk over a library's file
+    takes 20 ms, and lines are asked about at every operator."""
     tree = tree_of(file)
     return tuple(ast.walk(tree)) if tree is not None else ()
 
@@ -79,8 +79,7 @@ def loops_around(file: str, line: int) -> int:
 def line_naming(file: str, name: str) -> SourceLine | None:
     """The only line of a file that calls ``name``, in capitals or not: ``nn.Sigmoid()``."""
     found: set[int] = set()
-    tree = tree_of(file)
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in nodes_of(file):
         if isinstance(node, ast.Call):
             called = called_name(node)
             if called.lower() == name:
@@ -98,9 +97,8 @@ def function_named(file: str, first: int) -> ast.FunctionDef | ast.AsyncFunction
 
 def function_called(file: str, call: ast.AST) -> ast.FunctionDef | None:
     """The function of a file that a call calls: the only one of its name, by that alone, or a method of ``self``."""
-    tree, name = tree_of(file), called_name(call)
-    every = ast.walk(tree) if tree is not None and name else ()
-    known = [each for each in every if isinstance(each, ast.FunctionDef) and each.name == name]
+    name = called_name(call)
+    known = [each for each in _functions_of(file) if isinstance(each, ast.FunctionDef) and each.name == name]
     function = getattr(call, "func", None)
     owner = getattr(function.value, "id", "") if isinstance(function, ast.Attribute) else None
     if len(known) != 1 or owner not in (None, "self", "cls"):
@@ -173,8 +171,7 @@ def every_assigned_on(file: str, line: int) -> list[str]:
 
 def assigned(file: str, attribute: str, kind: str = "") -> SourceLine | None:
     """Where ``self.attribute = …`` stands, in class ``kind``."""
-    tree = tree_of(file)
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in nodes_of(file):
         if isinstance(node, ast.ClassDef) and (not kind or node.name == kind):
             for inner in ast.walk(node):
                 if any(isinstance(each, ast.Attribute) and each.attr == attribute for each in _targets(inner)):
@@ -208,8 +205,7 @@ def expression_at(code: types.CodeType, lasti: int) -> ast.expr | None:
     if lasti // 2 >= len(positions):
         return None
     wanted = positions[lasti // 2]
-    tree = tree_of(code.co_filename)
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in nodes_of(code.co_filename):
         if isinstance(node, (ast.expr, ast.AugAssign)) and wanted == (
             node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
         ):  # fmt: skip

@@ -35,6 +35,7 @@ _ATOMS = (
     types.MemberDescriptorType,
 )  # fmt: skip
 LIBRARIES = ("site-packages", "dist-packages")
+_OTHERS = {"adbg", *REGISTRY, "sitecustomize", "usercustomize"}
 
 
 @dataclass(slots=True, eq=False)
@@ -236,9 +237,9 @@ def is_users(module: types.ModuleType) -> bool:
     """The script, and modules that lie neither in a library nor in Python itself."""
     if sys.modules.get("__main__") is module:
         return True
-    name, file = vars(module).get("__name__"), file_of(module)
-    if type(name) is not str or not file or name.partition(".")[0] in ("adbg", *REGISTRY):
+    name = vars(module).get("__name__")
+    package = name.partition(".")[0] if type(name) is str else ""
+    if not package or package in _OTHERS or package in sys.stdlib_module_names:
         return False
-    if name.partition(".")[0] in sys.stdlib_module_names or any(f"/{each}/" in file for each in LIBRARIES):
-        return False
-    return name not in ("sitecustomize", "usercustomize")
+    file = file_of(module)  # it takes ten times as long as the rest: of most modules it is not asked
+    return bool(file) and not any(f"/{each}/" in file for each in LIBRARIES)

@@ -12,7 +12,7 @@ from adbg.engine.diagnosis.detectors.graphs.losses import DIFFERENCES
 from adbg.engine.diagnosis.detectors.graphs.marks import Marks
 from adbg.engine.diagnosis.detectors.graphs.silent import EVERYWHERE, span_of
 from adbg.engine.diagnosis.facts import Facts
-from adbg.engine.diagnosis.source import assigned, assigned_before, called_name, returns_of, scope_at, tree_of
+from adbg.engine.diagnosis.source import assigned, assigned_before, called_name, nodes_of, returns_of, scope_at, tree_of
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
 
@@ -109,9 +109,8 @@ class WithItself(Detector):
 
 def _operands(line: SourceLine) -> list[ast.expr]:
     """Those of the difference on a line, where there is one alone."""
-    tree = tree_of(line.file)
     found: list[list[ast.expr]] = []
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in nodes_of(line.file):
         if getattr(node, "lineno", 0) != line.line:
             continue
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):

@@ -16,7 +16,7 @@ from adbg.engine.diagnosis.detectors.axes.noise import DRAWS
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, shape
 from adbg.engine.diagnosis.detectors.graphs.marks import Marked, Marks
 from adbg.engine.diagnosis.facts import Facts
-from adbg.engine.diagnosis.source import assigned_before, tree_of
+from adbg.engine.diagnosis.source import assigned_before, nodes_of
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
 
@@ -162,7 +162,6 @@ def _says_batch(line: SourceLine) -> str:
 
 def _names(line: SourceLine) -> Iterator[ast.Name]:
     """Of a line's expressions."""
-    tree = tree_of(line.file)
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in nodes_of(line.file):
         if isinstance(node, ast.Name) and node.lineno == line.line and isinstance(node.ctx, ast.Load):
             yield node

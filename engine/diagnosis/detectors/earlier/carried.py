@@ -7,7 +7,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-from adbg.engine.diagnosis.source import assigned_on, called_name, inside, parameters_of, scope_at, tree_of
+from adbg.engine.diagnosis.source import assigned_on, called_name, inside, nodes_of, parameters_of, scope_at, tree_of
 from adbg.engine.types import SourceLine
 
 _FILLERS = frozenset({"append", "appendleft", "add", "extend", "insert", "update", "setdefault"})
@@ -135,8 +135,7 @@ def _keeps(decorator: ast.expr) -> bool:
 
 
 def functions_in(file: str) -> Iterator[ast.FunctionDef]:
-    tree = tree_of(file)
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in nodes_of(file):
         if isinstance(node, ast.FunctionDef):
             yield node
 

@@ -19,7 +19,7 @@ from adbg.engine.diagnosis.detectors.graphs.flow import LEAVES_GRAPH
 from adbg.engine.diagnosis.detectors.graphs.marks import Marks
 from adbg.engine.diagnosis.detectors.training.leaves import tensors_of
 from adbg.engine.diagnosis.facts import Facts
-from adbg.engine.diagnosis.source import tree_of
+from adbg.engine.diagnosis.source import nodes_of
 from adbg.engine.diagnosis.values import is_users
 from adbg.engine.frames import local
 from adbg.engine.protocol.messages import Finding
@@ -269,9 +269,8 @@ def _has_rsample(owner: Any) -> bool:
 
 def _without_gradients(line: SourceLine) -> bool:
     """Whether it stands under no_grad in its function."""
-    tree = tree_of(line.file)
     return any(
         isinstance(node, ast.With) and node.lineno <= line.line <= (node.end_lineno or 0)
         and any("no_grad" in ast.unparse(each) or "inference_mode" in ast.unparse(each) for each in node.items)
-        for node in (ast.walk(tree) if tree is not None else ())
+        for node in nodes_of(line.file)
     )  # fmt: skip

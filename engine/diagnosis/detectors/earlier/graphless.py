@@ -16,7 +16,7 @@ from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain
 from adbg.engine.diagnosis.detectors.graphs.marks import Marks
 from adbg.engine.diagnosis.detectors.training.leaves import tensors_of
 from adbg.engine.diagnosis.facts import Facts
-from adbg.engine.diagnosis.source import called_name, function_named, parameters_of, tree_of
+from adbg.engine.diagnosis.source import called_name, function_named, nodes_of, parameters_of
 from adbg.engine.frames import forget_stack
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.python.user_code import source_line
@@ -293,8 +293,7 @@ def _left_out(frames: list[types.FrameType]) -> SourceLine | None:
 
 def _given(file: str, line: int, called: str, keyword: str) -> str | None:
     """The variable that the call at a line hands in for an argument, by its name."""
-    tree = tree_of(file)
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in nodes_of(file):
         if isinstance(node, ast.Call) and node.lineno <= line <= (node.end_lineno or 0) and called_name(node) == called:
             for each in node.keywords:
                 if each.arg == keyword and isinstance(each.value, ast.Name):

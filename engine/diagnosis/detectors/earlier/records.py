@@ -11,7 +11,14 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from adbg.engine.backends.base import Backend
-from adbg.engine.diagnosis.source import assigned_before, called_name, inside, parameters_of, scope_at, tree_of
+from adbg.engine.diagnosis.source import (
+    assigned_before,
+    called_name,
+    inside,
+    nodes_of,
+    parameters_of,
+    scope_at,
+)
 from adbg.engine.inspect.memory.bindings import is_cut
 from adbg.engine.inspect.memory.owners import Group, files_of
 from adbg.engine.inspect.memory.paths import path_of, pattern_of
@@ -77,8 +84,7 @@ class Record:
     def _calls_of(self, scope: ast.AST, file: str, given: _Given) -> Iterator[tuple[str, ast.Call, ast.expr]]:
         """(file, call, what it gives there), of calls that do not detach it."""
         for each in dict.fromkeys([file, *self._files]):
-            tree = tree_of(each)
-            for node in ast.walk(tree) if tree is not None else ():
+            for node in nodes_of(each):
                 if not isinstance(node, ast.Call) or called_name(node) != getattr(scope, "name", ""):
                     continue
                 argument = _argument(node, scope, given, each)
@@ -171,8 +177,7 @@ def _argument(call: ast.Call, scope: ast.AST, given: _Given, file: str) -> ast.e
 def _field(made: ast.Call, item: str, file: str) -> ast.expr | None:
     """What a record is given for a field by its place: of a class of that file that is a dataclass or a NamedTuple, and
     nothing else that may shift the places."""
-    tree = tree_of(file)
-    for each in ast.walk(tree) if tree is not None else ():
+    for each in nodes_of(file):
         if isinstance(each, ast.ClassDef) and each.name == called_name(made):
             bases = [ast.unparse(base).rpartition(".")[2] for base in each.bases]
             plain = bases == ["NamedTuple"] or (

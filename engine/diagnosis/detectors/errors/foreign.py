@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from adbg.engine.backends.base import Backend
-from adbg.engine.diagnosis.source import assigned, called_name, scope_at, tree_of
+from adbg.engine.diagnosis.source import assigned, called_name, nodes_of, scope_at
 from adbg.engine.diagnosis.values import Step, attribute, value_of
 from adbg.engine.types import SourceLine
 
@@ -19,9 +19,8 @@ def kept_in(backend: Backend, steps: list[Step], line: SourceLine, dtype: str) -
     """("freqs of TimeEmbedding", the line that gave it to the module) of the only tensor of ``dtype`` that is no
     parameter, in the modules that are called on ``line`` of a function that runs."""
     frame = next((each for each, _ in steps if _has(each, line)), None)
-    tree = tree_of(line.file)
     found: dict[int, tuple[str, SourceLine]] = {}
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in nodes_of(line.file):
         if frame is not None and isinstance(node, ast.Call) and node.lineno <= line.line <= (node.end_lineno or 0):
             for holder in _modules(value_of(frame, node.func)):
                 for name, value in _buffers(holder):
@@ -57,8 +56,7 @@ def given_to(kind: type, name: str) -> SourceLine | None:
     """Where a class of the user's registers it, else where it assigns it."""
     codes = [each.__code__ for each in list(vars(kind).values()) if isinstance(each, types.FunctionType)]
     file = os.path.abspath(codes[0].co_filename) if codes else ""
-    tree = tree_of(file)
-    for each in ast.walk(tree) if tree is not None else ():
+    for each in nodes_of(file):
         for node in ast.walk(each) if isinstance(each, ast.ClassDef) and each.name == kind.__name__ else ():
             if not isinstance(node, ast.Call) or called_name(node) != "register_buffer" or not node.args:
                 continue

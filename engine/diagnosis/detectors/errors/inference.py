@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from adbg.engine.diagnosis.detectors.graphs.switches import switch
-from adbg.engine.diagnosis.source import called_name, tree_of
+from adbg.engine.diagnosis.source import called_name, nodes_of, tree_of
 from adbg.engine.outside import suppress
 from adbg.engine.types import SourceLine
 
@@ -57,10 +57,9 @@ def _in_called(made: SourceLine) -> Iterator[SourceLine]:
 
 
 def _named(file: str) -> list[SourceLine]:
-    tree = tree_of(file)
     lines = {
         node.lineno
-        for node in (ast.walk(tree) if tree is not None else ())
+        for node in nodes_of(file)
         if (isinstance(node, ast.Name) and node.id == _MODE) or (isinstance(node, ast.Attribute) and node.attr == _MODE)
     }
     return [SourceLine(file, line, "<module>") for line in sorted(lines)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from adbg.engine.diagnosis.source import tree_of
+from adbg.engine.diagnosis.source import nodes_of
 from adbg.engine.diagnosis.values import Step, attribute, value_of
 
 
@@ -38,9 +38,8 @@ def path_to(owner: Any, wanted: Any, depth: int = 3) -> list[str] | None:
 
 def made_in(file: str, path: list[str], is_attribute: bool = True) -> int:
     """The line of ``self.NAME = …``; of a part of a Sequential there, the line of that part."""
-    tree = tree_of(file)
     wanted = f"self.{path[0]}" if is_attribute else path[0]
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in nodes_of(file):
         if not isinstance(node, ast.Assign) or wanted not in [ast.unparse(each) for each in node.targets]:
             continue
         value, line = node.value, node.lineno

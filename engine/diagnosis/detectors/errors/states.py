@@ -20,10 +20,10 @@ from adbg.engine.diagnosis.source import (
     expression_at,
     function_named,
     inside,
+    nodes_of,
     parameters_of,
     returns_of,
     scope_at,
-    tree_of,
 )
 from adbg.engine.diagnosis.values import Step, attribute, is_users, line_in, made_at, made_by_node, value_of
 from adbg.engine.frames import local
@@ -297,10 +297,9 @@ class _Follow:
 
 
 def _times_assigned(file: str, kind: type, name: str) -> int:
-    tree = tree_of(file)
     return sum(
         isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Store)
-        for each in (ast.walk(tree) if tree is not None else ())
+        for each in nodes_of(file)
         if isinstance(each, ast.ClassDef) and each.name == kind.__name__
         for node in ast.walk(each)
     )

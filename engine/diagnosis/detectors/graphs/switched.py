@@ -18,7 +18,7 @@ from adbg.engine.diagnosis.detectors.graphs.switches import switch
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.diagnosis.ledger import Ledger
 from adbg.engine.diagnosis.source import called_name, inside, scope_at, tree_of
-from adbg.engine.own_files import is_library
+from adbg.engine.own_files import is_programs
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
@@ -110,7 +110,7 @@ def _files() -> Iterator[str]:
     files = [module.__dict__.get("__file__") for module in modules]
     script = sys.modules["__main__"].__dict__.get("__file__")
     own = [each for each in (script, *files) if isinstance(each, str) and each.endswith(".py")]
-    own = [each for each in dict.fromkeys(own) if not is_library(each) and "/adbg/" not in each][:_MOST]
+    own = [each for each in dict.fromkeys(own) if is_programs(each)][:_MOST]
     yield from (each for each in own if any(map(_SWITCHES.search, linecache.getlines(each))))
 
 

@@ -20,7 +20,7 @@ from adbg.engine.diagnosis.detectors.functions.surrogates import STEPS, WORDS
 from adbg.engine.diagnosis.detectors.graphs.calls import place, plain
 from adbg.engine.diagnosis.detectors.graphs.silent import overlap, span_of
 from adbg.engine.diagnosis.facts import Facts
-from adbg.engine.diagnosis.source import called_name, scope_at, tree_of
+from adbg.engine.diagnosis.source import called_name, nodes_of, scope_at
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
@@ -190,7 +190,6 @@ def _says_so(line: SourceLine) -> bool:
 
 
 def _classes_around(line: SourceLine) -> Iterator[str]:
-    tree = tree_of(line.file)
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in nodes_of(line.file):
         if isinstance(node, ast.ClassDef) and node.lineno <= line.line <= (node.end_lineno or 0):
             yield f"{node.name}\n{ast.get_docstring(node) or ''}"

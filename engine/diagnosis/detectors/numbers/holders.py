@@ -15,11 +15,11 @@ from typing import Any
 from adbg.engine.backends.base import Backend
 from adbg.engine.diagnosis.detectors.numbers import values
 from adbg.engine.diagnosis.detectors.numbers.prepared import made_bad
-from adbg.engine.diagnosis.source import assigned, assigned_before, called_name, inside, scope_at, tree_of
+from adbg.engine.diagnosis.source import assigned, assigned_before, called_name, inside, nodes_of, scope_at
 from adbg.engine.diagnosis.values import is_users
 from adbg.engine.frames import forget_stack, local, locals_of
 from adbg.engine.outside import suppress
-from adbg.engine.own_files import is_library
+from adbg.engine.own_files import is_programs
 from adbg.engine.python.user_code import source_line
 from adbg.engine.types import SourceLine
 
@@ -173,10 +173,9 @@ def owners() -> Iterator[Any]:
 
 def _given(file: str, name: str, kind: str) -> SourceLine | None:
     """Where an attribute of a class gets its numbers: the only line that appends to it, else where it is assigned."""
-    tree = tree_of(file)
     found = [
         node.lineno
-        for each in (ast.walk(tree) if tree is not None else ())
+        for each in nodes_of(file)
         if isinstance(each, ast.ClassDef) and each.name == kind
         for node in ast.walk(each)
         if isinstance(node, ast.Call) and called_name(node) in ("append", "extend")
@@ -191,7 +190,7 @@ def _file_of(kind: type) -> str:
     """The file of a class of the user's; "" of any other."""
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None)
-    return os.path.abspath(file) if file and not is_library(file) and kind.__module__ != "builtins" else ""
+    return os.path.abspath(file) if file and is_programs(file) and kind.__module__ != "builtins" else ""
 
 
 def _bad_in(backend: Backend, value: Any, nan: bool) -> tuple[int, int]:

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator
 
 from adbg.engine.diagnosis.detectors.earlier.together import calls_now
-from adbg.engine.diagnosis.source import called_name, scope_at, tree_of
+from adbg.engine.diagnosis.source import called_name, nodes_of, scope_at, tree_of
 from adbg.engine.types import SourceLine
 
 _CALLS = frozenset({
@@ -41,8 +41,7 @@ def silenced(nan: bool, negative: bool) -> SourceLine | None:
 def is_copy(line: SourceLine) -> bool:
     """Whether the statement at a line only gives on what it was given: ``self.rows = rows``, a tensor of that, or what
     is appended."""
-    tree = tree_of(line.file)
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in nodes_of(line.file):
         if not isinstance(node, (ast.Assign, ast.Expr)) or not node.lineno <= line.line <= (node.end_lineno or 0):
             continue
         given: list[ast.expr] = [node.value]
@@ -127,8 +126,7 @@ def _files() -> set[str]:
 
 
 def _blocks(file: str) -> Iterator[SourceLine]:
-    tree = tree_of(file)
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in nodes_of(file):
         if isinstance(node, ast.With) and any(_ignores(item.context_expr) for item in node.items):
             lines = [getattr(each, "lineno", 0) for part in node.body for each in ast.walk(part) if _makes(each)]
             line = min(lines, default=node.body[0].lineno)

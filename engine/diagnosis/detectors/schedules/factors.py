@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adbg.engine.diagnosis.detectors.training.source import place
-from adbg.engine.diagnosis.source import Function, inside, tree_of
+from adbg.engine.diagnosis.source import Function, inside, nodes_of
 from adbg.engine.outside import suppress
 from adbg.engine.own_files import is_library
 from adbg.engine.types import SourceLine
@@ -55,9 +55,8 @@ class Factor:
         return SourceLine(self.file, number, self.name)
 
     def _source(self) -> Function | None:
-        tree = tree_of(self.file)
         found = [
-            node for node in (ast.walk(tree) if tree is not None else ())
+            node for node in nodes_of(self.file)
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
             and getattr(node, "name", "<lambda>") == self.name
             and self.first in (node.lineno, *[each.lineno for each in getattr(node, "decorator_list", ())])

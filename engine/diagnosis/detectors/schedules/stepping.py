@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 import os
 import sys
 import types
@@ -11,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from adbg.engine import live_objects
-from adbg.engine.diagnosis.source import tree_of
-from adbg.engine.own_files import is_library, own_folders
+from adbg.engine.diagnosis.source import nodes_of
+from adbg.engine.own_files import is_programs
 from adbg.engine.types import SourceLine
 
 _MOST = 3
@@ -35,19 +34,13 @@ def _file_of(kind: type) -> str:
     """The file of the program that a class is written in; "" for one of a library. Runs no code of the program."""
     module = sys.modules.get(str(type.__dict__["__dict__"].__get__(kind).get("__module__")))
     file = module.__dict__.get("__file__") if isinstance(module, types.ModuleType) else None
-    return file if isinstance(file, str) and not _outside(file) else ""
-
-
-@functools.lru_cache(4096)
-def _outside(file: str) -> bool:
-    return is_library(file) or os.path.abspath(file).startswith(own_folders())
+    return file if isinstance(file, str) and is_programs(file) else ""
 
 
 def _steps(kind: type, names: list[str]) -> Iterator[SourceLine]:
     file = os.path.abspath(_file_of(kind))
-    tree = tree_of(file)
     wanted = {f"self.{name}.step" for name in names}
-    for outer in ast.walk(tree) if tree is not None else ():
+    for outer in nodes_of(file):
         if not isinstance(outer, ast.ClassDef) or outer.name != kind.__name__:
             continue
         for method in outer.body:

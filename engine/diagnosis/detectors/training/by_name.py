@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from adbg.engine.diagnosis.source import called_name, scope_at, tree_of
+from adbg.engine.diagnosis.source import called_name, nodes_of, scope_at
 from adbg.engine.outside import own
 from adbg.engine.types import SourceLine
 
@@ -79,8 +79,7 @@ class Filter:
 
 
 def filters_in(file: str) -> Iterator[Filter]:
-    tree = tree_of(file)
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in nodes_of(file):
         if isinstance(node, ast.For):
             names = _named(node)
             if names is not None:

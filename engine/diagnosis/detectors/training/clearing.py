@@ -9,7 +9,7 @@ from typing import Any
 
 from adbg.engine.diagnosis.detector import OptimizerEvent
 from adbg.engine.diagnosis.ledger import Moment
-from adbg.engine.diagnosis.source import tree_of
+from adbg.engine.diagnosis.source import nodes_of
 from adbg.engine.diagnosis.variables import UNDEFINED, frame_at, value_of
 from adbg.engine.frames import locals_of
 from adbg.engine.outside import suppress
@@ -97,10 +97,9 @@ def _ids(value: Any) -> Iterator[int]:
 
 def _named(frame: Any, line: SourceLine) -> Any:
     """The object whose method the line calls, where it is a variable or an attribute; nothing of the program runs."""
-    tree = tree_of(line.file)
     found = [
         node.func.value
-        for node in (ast.walk(tree) if tree is not None else ())
+        for node in nodes_of(line.file)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CLEARS
         and node.lineno <= line.line <= (node.end_lineno or node.lineno)
     ]  # fmt: skip

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from typing import TypeGuard
 
-from adbg.engine.diagnosis.source import called_name, scope_at, tree_of
+from adbg.engine.diagnosis.source import called_name, nodes_of, scope_at, tree_of
 from adbg.engine.diagnosis.source import inside as nodes_inside
 from adbg.engine.types import SourceLine
 
@@ -39,7 +39,7 @@ def between(
 
 def uncalled(file: str, name: str, of: Collection[str] = ()) -> SourceLine | None:
     """A statement ``anything.name`` without parentheses; of the variables or attributes ``of`` alone, where given."""
-    for node in _statements(file):
+    for node in nodes_of(file):
         value = node.value if isinstance(node, ast.Expr) else None
         if not isinstance(value, ast.Attribute) or value.attr != name:
             continue
@@ -81,7 +81,7 @@ def freezing(files: Iterable[str], names: Iterable[str]) -> SourceLine | None:
 def _with_loop(file: str, number: int, line: str) -> str:
     """A line and the head of the innermost ``for`` around it."""
     heads = [
-        ast.unparse(node.iter) for node in _statements(file)
+        ast.unparse(node.iter) for node in nodes_of(file)
         if isinstance(node, ast.For) and node.lineno <= number <= (node.end_lineno or 0)
     ]  # fmt: skip
     return f"{line} {heads[-1]}" if heads else line
@@ -91,7 +91,7 @@ def assigning(near: SourceLine, attribute: str) -> SourceLine | None:
     """The only statement that assigns an attribute of that name something other than False: in the function of a line,
     behind it, else in its file."""
     scope = scope_at(near.file, near.line)
-    for nodes, first in ((nodes_inside(scope) if scope is not None else (), near.line), (_statements(near.file), 0)):
+    for nodes, first in ((nodes_inside(scope) if scope is not None else (), near.line), (nodes_of(near.file), 0)):
         found = {
             node.lineno
             for node in nodes
@@ -113,7 +113,7 @@ def replacing(files: Iterable[str], paths: Iterable[str], optimizer: str) -> Sou
     parts = [each[:-1] or each for each in split]
     names = [part for part in reversed(parts[0]) if part.isidentifier()] if parts else []
     for name in names if all(each == parts[0] for each in parts) else ():
-        found = [(file, node) for file in known for node in _statements(file) if _assigns(node, name)]
+        found = [(file, node) for file in known for node in nodes_of(file) if _assigns(node, name)]
         scopes = [scope_at(file, node.lineno) for file, node in found]
         behind = [each for each, scope in zip(found, scopes) if getattr(scope, "name", "") != "__init__"]
         if len(behind) == 1:
@@ -140,7 +140,7 @@ def _called_in(files: Iterable[str], line: SourceLine, optimizer: str) -> Source
     if any(optimizer in (getattr(each, "id", ""), getattr(each, "attr", "")) for each in ast.walk(scope)):
         return None
     found = {
-        (file, node.lineno) for file in files for node in _statements(file)
+        (file, node.lineno) for file in files for node in nodes_of(file)
         if isinstance(node, ast.Call) and called_name(node) == scope.name
     }  # fmt: skip
     if len(found) != 1:
@@ -152,7 +152,7 @@ def _called_in(files: Iterable[str], line: SourceLine, optimizer: str) -> Source
 def dropping(file: str, line: int) -> str | None:
     """The call of a dropout function at a line that says nothing of a mode: "F.dropout(x)". None where it does, and for
     methods of ``self``, which are modules."""
-    for node in _statements(file):
+    for node in nodes_of(file):
         if not isinstance(node, ast.Call) or not node.lineno <= line <= (node.end_lineno or 0):
             continue
         name = called_name(node)
@@ -167,7 +167,7 @@ def dropping(file: str, line: int) -> str | None:
 
 def dropped(line: SourceLine) -> Iterator[ast.expr]:
     """What is called at a line by statements that drop the result: ``net(x)``, ``_ = net(x)``."""
-    for node in _statements(line.file):
+    for node in nodes_of(line.file):
         if not isinstance(node, (ast.Expr, ast.Assign)) or not node.lineno <= line.line <= (node.end_lineno or 0):
             continue
         if isinstance(node, ast.Assign) and any(getattr(each, "id", "") != "_" for each in node.targets):
@@ -182,18 +182,9 @@ def named(file: str, pattern: str) -> bool:
     return any(wanted.search(line.partition("#")[0]) for line in linecache.getlines(file))
 
 
-def _statements(file: str) -> Iterator[ast.AST]:
-    tree = tree_of(file)
-    return ast.walk(tree) if tree is not None else iter(())
-
-
 def _function(file: str, line: int) -> str:
     """The innermost function around a line, as frames name it."""
-    found = "<module>"
-    for node in _statements(file):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.lineno <= line <= (node.end_lineno or 0):
-            found = node.name
-    return found
+    return str(getattr(scope_at(file, line), "name", "<module>"))
 
 
 def dividing(scheduler: SourceLine | None) -> SourceLine | None:
