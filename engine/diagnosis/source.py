@@ -38,8 +38,8 @@ def called_name(node: ast.AST) -> str:
 
 @functools.lru_cache(32)
 def nodes_of(file: str) -> tuple[ast.AST, ...]:
-    """All nodes of a file from the outside in, () where it cannot be read. Walked once: a walk over a library's file
-    takes 20 ms, and lines are asked about at every operator."""
+    """All nodes of a file from the outside in, () where it cannot be read. Walked once: a walk takes
+    9 to 21 ms on average (cProfile), and lines are asked about at every operator."""
     tree = tree_of(file)
     return tuple(ast.walk(tree)) if tree is not None else ()
 
