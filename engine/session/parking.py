@@ -25,7 +25,7 @@ from adbg.engine.session.stop_point import PausedPoint
 Job = Callable[[], None]
 GLANCE = 0.25  # seconds: a Ctrl-C that comes just before the main thread begins to wait would not end the wait
 T = TypeVar("T")
-_AT_ONCE = 10_000  # ns: to take a lock that is free takes 0.1 us; to wait is to see another thread at a stop
+_AT_ONCE = 10_000  # ns: another thread that was just in a hook; to wait longer is to see it at a stop
 _WAKING = signal.SIGURG  # ignored unless a program asks for it
 
 
@@ -42,17 +42,20 @@ class Turn:
         self._owner = 0  # ident of the holder; what an interrupt left behind is harmless while the lock is free
         self.waiting: set[int] = set()
         self.waited_ns = 0  # how long the holder waited: somebody stood at a stop of another thread
+        self._ended = 0  # turns that are over
 
     def take(self, work: Callable[..., T], *args: Any) -> T:
         """``work(*args)`` when no other thread holds the turn any more."""
         ident = get_ident()
-        since = perf_counter_ns()
+        since, ended = perf_counter_ns(), self._ended
         # Without a look at the lock first: another thread may take it, and stop, right behind the look.
         self.waiting.add(ident)
         try:
             with self._lock:
                 waited = perf_counter_ns() - since
-                self.waited_ns = waited if waited > _AT_ONCE else 0
+                # Who had the lock gave it back since. Else nobody had it, however long the machine took to get here:
+                # 10 to 20 us in one run of the node timer's tests of eight, which then threw the call away.
+                self.waited_ns = waited if waited > _AT_ONCE and self._ended != ended else 0
                 self.waiting.discard(ident)
                 self._owner = ident
                 quiet = self.quiet
@@ -62,6 +65,7 @@ class Turn:
                     return work(*args)
                 finally:
                     self._owner = 0
+                    self._ended += 1
                     for tell in quiet:
                         tell(False)
         finally:
