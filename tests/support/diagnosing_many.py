@@ -2,9 +2,11 @@
 its own, with the real framework, a session and all detectors in it, and no front end.
 
 What ``adbg diagnose`` adds to that (starting, telling, exit statuses) is tested in ``test_core_frameworks``. A program
-costs 0.3 to 0.7 s so, where one that is started alone costs 4 s, nearly all of it imports.
+costs 0.3 to 0.7 s so, where one that is started alone costs 4 s, nearly all of it imports. That process serves all
+files of tests that one worker of pytest runs: 100 imports were six minutes of two cores.
 
-    python diagnosing_many.py FRAMEWORK FOLDER      one folder in FOLDER a program, with train.py
+    python diagnosing_many.py FRAMEWORK      reads {"folder", "environment"} a line: one folder in it a program, with
+                                             train.py; answers {"status", "said"}
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import hashlib
 import json
 import os
 import random
+import select
+import signal
 import subprocess
 import sys
 import traceback
@@ -104,14 +108,52 @@ def diagnose_each(framework: str, folder: Path, programs: Mapping[str, str]) -> 
         place = folder / str(number)
         place.mkdir()
         (place / "train.py").write_text(text_of(programs[name]))
-    tests = Path(__file__).parents[1]  # and adbg as it lies beside them, wherever another one is installed
-    environment = {**os.environ, "PYTHONPATH": f"{tests}{os.pathsep}{tests.parent}", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, __file__, framework, str(folder)], cwd=folder, env=environment, capture_output=True, text=True,
-        timeout=patience(LIMIT),
-    )  # fmt: skip
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    status, said = _server(framework).run(folder)
+    assert status == 0, said
     return {name: _read(folder / str(number), programs[name]) for number, name in enumerate(names)}
+
+
+class _Server:
+    """The process that forks. It ends with its standard input, so with this process."""
+
+    def __init__(self, framework: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, framework], env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            text=True, bufsize=1, start_new_session=True,
+        )  # fmt: skip
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def run(self, folder: Path) -> tuple[int, str]:
+        """The programs in a folder. Returns an exit status, and what was said where it is not 0."""
+        commands, answers = self._process.stdin, self._process.stdout
+        assert commands is not None and answers is not None
+        commands.write(json.dumps({"folder": str(folder), "environment": _environment()}) + "\n")
+        ready, _, _ = select.select([answers], [], [], patience(LIMIT))
+        line = answers.readline() if ready else ""
+        if line:
+            answer = json.loads(line)
+            return int(answer["status"]), str(answer["said"])
+        os.killpg(self._process.pid, signal.SIGKILL)  # with the program that does not end
+        self._process.wait()
+        why = "it ended" if ready else f"no answer within {patience(LIMIT):.0f} s"
+        return 1, f"the process that diagnoses programs: {why}, at {sorted(folder.iterdir())}"
+
+
+def _environment() -> dict[str, str]:
+    tests = Path(__file__).parents[1]  # and adbg as it lies beside them, wherever another one is installed
+    return {**os.environ, "PYTHONPATH": f"{tests}{os.pathsep}{tests.parent}", "OMP_NUM_THREADS": "1"}
+
+
+_servers: dict[str, _Server] = {}  # by framework
+
+
+def _server(framework: str) -> _Server:
+    if framework not in _servers or not _servers[framework].alive:
+        _servers[framework] = _Server(framework)
+    return _servers[framework]
 
 
 def _read(place: Path, program: str) -> Run:
@@ -281,18 +323,29 @@ def _warm(framework: str) -> None:
         __import__(framework)
 
 
-def main(framework: str, folder: Path) -> int:
-    _warm(framework)
-    gc.freeze()  # what looks through all objects meets the program's, not the 200,000 of the imports
+def _programs(framework: str, folder: Path) -> tuple[int, str]:
     for place in sorted(folder.iterdir()):
         script = place / "train.py"
         for name, job in (("plain", _plain), ("diagnosed", _diagnosed)):
             status = _child(job, framework, script, into=place / f"{name}.txt")
             if status:
-                print(f"{script}: status {status}\n{(place / f'{name}.err').read_text()}")
-                return 1
-    return 0
+                return status, f"{script}: status {status}\n{(place / f'{name}.err').read_text()}"
+    return 0, ""
+
+
+def main(framework: str) -> None:
+    commands, answers = (os.fdopen(os.dup(number), mode) for number, mode in ((0, "r"), (1, "w")))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # no program reads what is meant for this one
+    os.dup2(2, 1)
+    _warm(framework)
+    gc.freeze()  # what looks through all objects meets the program's, not the 200,000 of the imports
+    for line in iter(commands.readline, ""):
+        asked = json.loads(line)
+        os.environ.clear()
+        os.environ.update(asked["environment"])
+        status, said = _programs(framework, Path(asked["folder"]))
+        print(json.dumps({"status": status, "said": said}), file=answers, flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], Path(sys.argv[2])))
+    main(sys.argv[1])
