@@ -30,7 +30,7 @@ def check(row: Row) -> None:
     assert len(row.hello) == row.asked, row
 
 
-@pytest.mark.timeout(600)  # 44 s where the GIL is held a second at a time, on an idle machine; CI has two more beside it
+@pytest.mark.timeout(600)  # 44 s where the GIL is held a second at a time, on an idle machine; CI has more beside it
 @pytest.mark.parametrize("kind", cases())
 def test_kind(kind: Kind) -> None:
     check(measure(kind, catalog.python_of(kind.framework), 1 if kind.holds_gil else ATTACHES))
