@@ -3,7 +3,7 @@ its own, with the real framework, a session and all detectors in it, and no fron
 
 What ``adbg diagnose`` adds to that (starting, telling, exit statuses) is tested in ``test_core_frameworks``. A program
 costs 0.3 to 0.7 s so, where one that is started alone costs 4 s, nearly all of it imports. That process serves all
-files of tests that one worker of pytest runs: 100 imports were six minutes of two cores.
+files of tests that one worker of pytest runs.
 
     python diagnosing_many.py FRAMEWORK      reads {"folder", "environment"} a line: one folder in it a program, with
                                              train.py; answers {"status", "said"}
