@@ -10,9 +10,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from fake_backend import FakeBackend
 from support.attach_targets import eventually
@@ -406,7 +408,8 @@ class Program:
                 self.first.set()
 
     def end(self) -> None:
-        """adbg ends the program as it is told to end; killed itself, it would leave that to go round for ever."""
+        """adbg ends the program as it is told to end; killed itself, it would leave that to go round for ever. What
+        the program forked outlives it, as it does without adbg."""
         self.process.terminate()
         try:
             self.process.wait(patience(20))
@@ -426,10 +429,19 @@ def program(folder: Path, text: str) -> Program:
 def programs() -> Iterator[list[Program]]:
     made: list[Program] = []
     yield made
+    below = [
+        found
+        for each in made
+        if each.process.poll() is None
+        for found in psutil.Process(each.process.pid).children(True)
+    ]
     for each in made:
         each.process.terminate()  # all at once
     for each in made:
         each.end()
+    for process in below:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 @on_frameworks()
