@@ -1,8 +1,8 @@
 """Diagnosis of this process: the detectors, which taps are in for them, and when they are asked.
 
 Optimistic watch, precise look: cheap taps are in always; operators, hooks and every gradient are watched in sampled
-iterations (1 to 3, then every power of two from 8 on, and the first three behind a new optimizer), or in each one when
-it is asked to look deep.
+iterations (1 to 3, then every power of two from 8 on, some round numbers, and the first three behind a new optimizer),
+or in each one when it is asked to look deep.
 
 What was switched on while the program runs begins with the end of the next outermost backward: taps are put in between
 two statements of the program's, on its own thread, and what detectors are told begins with a whole iteration.

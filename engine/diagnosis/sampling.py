@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 _FIRST = 3
+#: What a loop does in every 5th, 10th, 25th, 50th or 100th of its iterations, before the backward or behind it.
+_ROUND = frozenset({10, 11, 20, 21, 50, 51, 100, 101})
 _MOST = 4  # phases; meta learning makes an optimizer a task
 
 
 def is_sampled(iteration: int) -> bool:
     """Whether the iteration that ends with the ``iteration``-th outermost backward is looked at closely."""
-    return iteration <= _FIRST or (iteration >= 8 and iteration & (iteration - 1) == 0)
+    return iteration <= _FIRST or iteration in _ROUND or (iteration >= 8 and iteration & (iteration - 1) == 0)
 
 
 class Sampling:

@@ -26,7 +26,7 @@ from adbg.engine.diagnosis.diagnosis import Diagnosis
 from adbg.engine.diagnosis.ledger import FIRST
 from adbg.engine.session.session import Session
 
-BETWEEN = 70  # no iteration from here to 127 is sampled
+BETWEEN = 66  # no iteration from here to 99 is sampled
 
 
 class _Silent:

@@ -48,7 +48,8 @@ under it. The script's results are the same as without adbg, to the bit. Where n
 called, the program was killed, a detector failed) the first line says that, and not that nothing was found.
 
 Cheap looks are taken in every iteration. Those that cost more (every operator, every gradient) are taken in iterations
-1 to 3, 8, 16, 32 and so on, and in the first three behind a new optimizer; with `--deep` in each one, and the script is
+1 to 3, in 8, 16, 32 and so on, in 10, 20, 50, 100 and the next one of each, and in the first three behind a new
+optimizer; with `--deep` in each one, and the script is
 run twice to see whether it repeats itself.
 
 At a stop that you came to without it (`adbg run -b nan train.py`, an exception), `diagnose` judges what lies there: the

@@ -74,6 +74,8 @@ class Backend(abc.ABC):
     clearing: ClassVar[str] = "zero_grad()"  # how a user of it clears gradients
     rate_of: ClassVar[str] = '{}.param_groups[0]["lr"]'  # an expression for the learning rate of an optimizer
     reducer_kind: ClassVar[type | None] = None  # the class of what ``reducer`` names
+    #: The number of parameters that such a wrapper was made to reduce; None where it does not tell. Any thread.
+    reduced_by: Callable[[Any], int | None] = staticmethod(lambda wrapper: None)
     dump_dialect: ClassVar[DumpDialect] = DumpDialect()
     records: Callable[[], bool] = staticmethod(lambda: True)  # whether autograd does, on this thread, now
     capabilities: Capabilities = Capabilities()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import types
+from typing import Any
 
+from adbg.engine.frames import local
 from adbg.engine.own_files import SHOWN, own_folders
 from adbg.engine.types import SourceLine
 
@@ -60,6 +62,17 @@ class FrameFilter:
         frame = self.live_frame(frame)
         return (self._known[frame.f_code.co_filename] or "", frame.f_lineno) if frame is not None else ("", 0)
 
+    def line_of_making(self, frame: types.FrameType | None, made: Any) -> SourceLine | None:
+        """The user's line that asks for an object whose ``__init__`` runs: outside of the ``__init__`` of its own
+        class, which may call that of a base."""
+        at = self.live_frame(frame)
+        while at is not None and at.f_code.co_name == "__init__" and _first_argument(at) is made:
+            outer = self.live_frame(at.f_back)
+            if outer is None:
+                break
+            at = outer
+        return self.live_line(at)
+
     def live_frame(self, frame: types.FrameType | None) -> types.FrameType | None:
         """The innermost frame of the user's."""
         known = self._known
@@ -69,3 +82,8 @@ class FrameFilter:
                 return frame
             frame = frame.f_back
         return None
+
+
+def _first_argument(frame: types.FrameType) -> Any:
+    code = frame.f_code
+    return local(frame, code.co_varnames[0]) if code.co_argcount else None

@@ -75,6 +75,7 @@ class PaddleBackend(FrameworkBackend):
     _framework: ClassVar[Any] = paddle
     _make_taps = staticmethod(observing.taps)
     reducer_kind = paddle.DataParallel
+    reduced_by = staticmethod(groups.reduced_by)
     _native_lines = staticmethod(native_lines)
     _entry: EngineEntry
     _modules: Modules

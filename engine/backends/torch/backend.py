@@ -77,6 +77,7 @@ class TorchBackend(FrameworkBackend):
     _framework: ClassVar[Any] = torch
     _make_taps = staticmethod(observing.taps)
     reducer_kind = torch.nn.parallel.DistributedDataParallel
+    reduced_by = staticmethod(groups.reduced_by)
     _entry: EngineEntry
     _modules: Modules
 

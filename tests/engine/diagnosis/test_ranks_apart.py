@@ -150,6 +150,34 @@ def test_a_wrapper_that_is_passed_by(framework: str, tmp_path: Path) -> None:
     assert one["cause"]["line"] == next(n for n, each in enumerate(text.splitlines(), 1) if f"model.{inner}(" in each)
 
 
+FROZEN = """
+def freeze(layer, frozen):
+    for each in layer.parameters():
+        if hasattr(each, "stop_gradient"):
+            each.stop_gradient = frozen
+        else:
+            each.requires_grad_(not frozen)
+freeze(net.b, True)
+model = Wrap(net)  # WRAPPED
+"""
+# Right behind the wrapper, and in the third iteration.
+THAWED = {
+    "paddle": {"model = Wrap(net)": FROZEN + "freeze(net.b, False)"},
+    "torch": {"model = Wrap(net)": FROZEN, "AVERAGED": "freeze(net.b, x is data[0])"},
+}
+
+
+@on_frameworks()
+def test_what_was_frozen_as_it_was_wrapped(framework: str, tmp_path: Path) -> None:
+    """Each rank trains it alone, by what the ranks print of it."""
+    ends = {"COUNT": "6", "net.a.weight.sum": "net.b.weight.sum"}
+    text, found, outcome = diagnosed(tmp_path, framework, {**HEALTHY, **THAWED[framework], **ends})
+    one = check(found, "drifted-parameters", line_of(text, "# WRAPPED"), outcome)
+    assert "does not average the gradients of" in one["message"] and "b.weight" in one["message"], str(one)
+    sums = {line.split()[2] for line in outcome.program_output.splitlines() if line.startswith("RANK")}
+    assert len(sums) == 2, str(outcome)
+
+
 OUTER = """
 class Outer(Base):
     def __init__(self, inner):

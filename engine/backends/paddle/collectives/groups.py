@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from adbg.engine.backends.paddle import private
 from adbg.engine.outside import suppress
 from adbg.engine.protocol.messages import GroupTimeout
@@ -21,3 +23,10 @@ def timeouts() -> list[GroupTimeout]:
                 name = group.name or str(number)
                 found.append(GroupTimeout("paddle", name, "gloo", GLOO_SECONDS, GLOO_SECONDS, False))
     return found
+
+
+def reduced_by(wrapper: Any) -> int | None:
+    """Of a DataParallel, by the groups that its reducer was given."""
+    with suppress(Exception):
+        return sum(len(each) for each in wrapper.group_indices)
+    return None

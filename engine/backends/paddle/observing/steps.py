@@ -41,17 +41,19 @@ class StepsTap(Tap):
         self._stand_ins = StandIns(static)
         self._watcher: Watcher | None = None
         self._inside = _Inside()
+        self._own: set[Any] = set()  # classes of the program's that are watched
         self._clips = 0  # by ``grad_clip``, whose norms were taken
 
     def put_in(self, watcher: Watcher) -> None:
         self._watcher = watcher
         self._inside = _Inside()
         put = self._stand_ins.put
+        self._own = set()
         for kind in _kinds(Optimizer):
             put(kind, "__init__", self._making_begins, self._made)
-            for name in ("step", "minimize"):
-                put(kind, name, self._step_begins, self._stepped)
-            put(kind, "clear_grad", self._first, self._cleared)
+            self._put_in(kind)
+        for kind in Optimizer.__subclasses__():
+            self._put_in_own(kind)
         put(Layer, "clear_gradients", self._first, self._layer_cleared)
         for name in ("set_state_dict", "set_dict", "load_dict"):
             put(Layer, name, self._load_begins, self._loaded)
@@ -61,6 +63,19 @@ class StepsTap(Tap):
         for kind in _kinds(LRScheduler):
             put(kind, "__init__", self._scheduler_begins, self._scheduler_made)
             put(kind, "step", self._schedule_begins, self._scheduled)
+
+    def _put_in(self, kind: Any) -> None:
+        for name in ("step", "minimize"):
+            self._stand_ins.put(kind, name, self._step_begins, self._stepped)
+        self._stand_ins.put(kind, "clear_grad", self._first, self._cleared)
+
+    def _put_in_own(self, kind: Any) -> None:
+        """Classes of the program's, and those below them: a step of their own calls none of Paddle's."""
+        if kind.__module__.partition(".")[0] != "paddle" and kind not in self._own:
+            self._own.add(kind)
+            self._put_in(kind)
+        for inner in type.__subclasses__(kind):
+            self._put_in_own(inner)
 
     def take_out(self) -> None:
         self._watcher = None
@@ -87,11 +102,14 @@ class StepsTap(Tap):
         if id(args[0]) in self._inside.making:
             return None
         self._inside.making.add(id(args[0]))
-        return args[0], self._frames.live_line(frame)
+        return args[0], self._frames.line_of_making(frame, args[0])
 
     def _made(self, told: Any, result: Any, error: BaseException | None) -> None:
         self._inside.making.discard(id(told[0]))
         if error is None:  # its attribute clear_gradients is the stand-in of clear_grad now, and stays it
+            for kind in type(told[0]).__mro__:
+                if issubclass(kind, Optimizer):
+                    self._put_in_own(kind)
             self._tell("made", *told)
 
     def _cleared(self, told: Any, result: Any, error: BaseException | None) -> None:
@@ -165,7 +183,7 @@ class StepsTap(Tap):
 
     def _scheduler_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
         self._inside.schedulers += 1
-        return args[0], self._frames.live_line(frame)
+        return args[0], self._frames.line_of_making(frame, args[0])
 
     def _scheduler_made(self, told: Any, result: Any, error: BaseException | None) -> None:
         self._inside.schedulers -= 1

@@ -52,3 +52,14 @@ def _backends() -> Iterator[tuple[str, Any]]:
             if backend is not None and all(backend is not other for other in seen):
                 seen.append(backend)
                 yield str(group.group_name), backend
+
+
+def reduced_by(wrapper: Any) -> int | None:
+    """Of a DistributedDataParallel, by what it logs of itself: its reducer keeps the parameters that took gradients as
+    it was made, and shows them to nobody. None where the program has it leave some out."""
+    with suppress(Exception):
+        if wrapper.parameters_to_ignore:
+            return None
+        count = wrapper._get_ddp_logging_data().get("num_parameter_tensors")
+        return count if isinstance(count, int) else None
+    return None

@@ -51,7 +51,7 @@ class StepsTap(Tap):
             register_optimizer_step_post_hook(self._step_ended),
         ]
         put = self._stand_ins.put
-        put(Optimizer, "__init__", self._first, self._optimizer_made)
+        put(Optimizer, "__init__", self._making_begins, self._optimizer_made)
         put(Optimizer, "zero_grad", self._first, self._zeroed)
         put(torch.nn.Module, "zero_grad", self._first, self._module_zeroed)
         put(torch.nn.Module, "load_state_dict", self._load_begins, self._loaded)
@@ -91,6 +91,9 @@ class StepsTap(Tap):
 
     def _first(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
         return args[0], self._frames.live_line(frame)
+
+    def _making_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
+        return args[0], self._frames.line_of_making(frame, args[0])
 
     def _optimizer_made(self, told: Any, result: Any, error: BaseException | None) -> None:
         if error is None:
@@ -146,7 +149,7 @@ class StepsTap(Tap):
 
     def _scheduler_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
         self._making.schedulers += 1
-        return args[0], self._frames.live_line(frame)
+        return args[0], self._frames.line_of_making(frame, args[0])
 
     def _scheduler_made(self, told: Any, result: Any, error: BaseException | None) -> None:
         self._making.schedulers -= 1

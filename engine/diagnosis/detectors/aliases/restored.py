@@ -7,6 +7,7 @@ import weakref
 from dataclasses import dataclass
 from typing import Any
 
+from adbg.engine.backends.base import Backend
 from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, OptimizerEvent, detector
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, writes
 from adbg.engine.diagnosis.detectors.graphs.marks import Marked, Marks
@@ -121,7 +122,7 @@ class Restored(Detector):
         return backend.meta(value).requires_grad and not backend.has_graph(value)
 
     def _where(self, value: Any) -> frozenset[int]:
-        return frozenset(at for at, _ in self.facts.backend.storages(value))
+        return _where(self.facts.backend, value)
 
     def _share(self, call: OperatorCall) -> None:
         self._seen = True
@@ -159,8 +160,8 @@ class Restored(Detector):
         if self._told or self._found or self._stepped is None or not event.given or event.line is None:
             return
         pairs = [(own, value) for own, value in zip(event.tensors, event.given) if value is not None]
-        tensor = self.facts.backend.is_tensor
-        if not pairs or not all(tensor(value) and self._is_same(own, value) for own, value in pairs):
+        backend = self.facts.backend
+        if not pairs or not all(backend.is_tensor(one) and in_one_memory(backend, own, one) for own, one in pairs):
             return
         self._seen = True
         kept = _kept_at(event.line)
@@ -184,10 +185,6 @@ class Restored(Detector):
                 next=[f"b {place(kept)}", f"b {place(event.line)}"],
             )
         )  # fmt: skip
-
-    def _is_same(self, own: Any, value: Any) -> bool:
-        where = self._where(own)
-        return own is value or (bool(where) and where == self._where(value) and span_of(own) == span_of(value))
 
     def _keep(self, alias: Marked[_Alias], weight: Any, call: OperatorCall, changed: _Changed, now: int | None) -> None:
         if alias.line is not None:
@@ -216,6 +213,16 @@ class Restored(Detector):
                 cause=facts.cause(line), evidence=evidence, next=[f"b {place(line)}", f"b {place(found.restored)}"],
             )
         )  # fmt: skip
+
+
+def in_one_memory(backend: Backend, one: Any, other: Any) -> bool:
+    """Whether two tensors are the same elements of the same memory."""
+    where = _where(backend, one)
+    return one is other or (bool(where) and where == _where(backend, other) and span_of(one) == span_of(other))
+
+
+def _where(backend: Backend, value: Any) -> frozenset[int]:
+    return frozenset(at for at, _ in backend.storages(value))
 
 
 def _kept_at(load: SourceLine) -> SourceLine | None:

@@ -25,6 +25,17 @@ def kept_on(line: SourceLine, names: Sequence[str]) -> tuple[SourceLine, str] | 
     return (line, own[-1]) if own else _stored(line, names)
 
 
+def filled_on(line: SourceLine) -> list[str]:
+    """What the statement on a line puts something into: ``powers`` of ``powers.append(powers[-1] @ x)``."""
+    found = []
+    for node in in_order(scope_at(line.file, line.line)):
+        call = node.value if isinstance(node, ast.Expr) else None
+        here = node.lineno <= line.line <= (node.end_lineno or node.lineno)
+        if here and isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in _FILLERS:
+            found.append(ast.unparse(call.func.value))
+    return found
+
+
 def _stored(line: SourceLine, names: Sequence[str]) -> tuple[SourceLine, str] | None:
     scope, found = scope_at(line.file, line.line), None
     known = set(names)

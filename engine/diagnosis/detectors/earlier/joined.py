@@ -11,7 +11,7 @@ from typing import Any
 
 from adbg.engine.backends.base import BackwardCall, OptimizerEvent
 from adbg.engine.diagnosis.detector import Detector, Need, detector
-from adbg.engine.diagnosis.detectors.earlier.carried import cached, carried, kept_on
+from adbg.engine.diagnosis.detectors.earlier.carried import cached, carried, filled_on, kept_on
 from adbg.engine.diagnosis.detectors.earlier.holding import holding
 from adbg.engine.diagnosis.detectors.earlier.partly import Partly, partly
 from adbg.engine.diagnosis.detectors.earlier.together import Place, is_behind
@@ -169,7 +169,7 @@ class Joining(Detector):
                 plain = plain or (line, told[-1])
         # The line ran in both iterations, and nothing of what it gave went into the next one: what it called kept it.
         for line in made[len(shared) :]:
-            found = kept_on(line, assigned_on(line.file, line.line))
+            found = kept_on(line, assigned_on(line.file, line.line) or filled_on(line))
             if found is not None:
                 return found
         inner = shared[-1]

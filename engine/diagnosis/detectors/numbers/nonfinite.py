@@ -101,6 +101,7 @@ class NonFinite(Detector):
                 first = made.origin()
                 if first is made or (first.name, first.lines) == (made.name, made.lines):  # one result of several
                     first.kind = "step"
+                    self._steps.bad = self._steps.bad or first
             scalar = not in_backward and not self._steps.inside and made.numel == 1 and made.kind != "constant"
             if scalar and call.lines and self._made_of_graph(call):
                 self._scalars[call.lines[0].file, call.lines[0].line] = made

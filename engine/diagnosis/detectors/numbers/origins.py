@@ -12,6 +12,7 @@ from adbg.engine.diagnosis.detectors.numbers.ledger import Ledger, Made
 from adbg.engine.diagnosis.detectors.numbers.steps import Steps
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.graph.index import index_of
+from adbg.engine.own_files import is_programs
 from adbg.engine.protocol.messages import Finding, FoundAt
 from adbg.engine.types import SourceLine
 
@@ -210,6 +211,8 @@ class Origins:
         if diverged is not None:
             diverged.evidence.extend(evidence)
             return diverged
+        if self._steps.bad is not None:
+            return self._of_step(self._steps.bad)
         since = f"since the step of {step.what} in iteration {step.iteration}"
         message = f"{name} is not finite {since}, of gradients that were finite"
         divided = self._divided()
@@ -265,10 +268,14 @@ class Origins:
         words = divided.why if divided is not None else made.why
         why = f": {words}" if words else ""
         told += divided.evidence if divided is not None else ()
+        cause, where = step.made or step.line, made.name
+        if divided is None and made.line is not None and made.line != step.line and is_programs(made.line.file):
+            cause, where = made.line, f"`{Facts.text_of(made.line)}`"  # the step is the program's own
+            told += self._stack(made.lines)
         return Finding(
             id=0, kind="nonfinite", severity="error", confidence=0.95 if divided is not None else 0.9,
-            message=f"the step of {step.what} makes NaN or infinity of finite gradients, in {made.name}{why}",
-            cause=self._facts.cause(step.made or step.line), forward=step.line, evidence=[*told, *self._steps.text()],
+            message=f"the step of {step.what} makes NaN or infinity of finite gradients, in {where}{why}",
+            cause=self._facts.cause(cause), forward=step.line, evidence=[*told, *self._steps.text()],
         )  # fmt: skip
 
     def _divided(self, what: str = "") -> Divided | None:

@@ -32,6 +32,7 @@ class Steps:
     def __init__(self) -> None:
         self.last: Step | None = None
         self.inside = False  # a step runs
+        self.bad: Any = None  # ``ledger.Made``: what the last step made that is not finite, of finite operands, first
         self.any = False  # an optimizer is in use, whether or not it stepped
         self._made: dict[int, SourceLine | None] = {}
         self._losses: collections.deque[float] = collections.deque(maxlen=_KEPT)
@@ -41,6 +42,8 @@ class Steps:
             return
         self.any = True
         self.inside = event.what == "step"
+        if self.inside:
+            self.bad = None
         if event.what == "made":
             self._made[id(event.optimizer)] = event.line
         elif event.what in ("step", "stepped"):

@@ -46,7 +46,7 @@ class RanksApart(Detector):
     before; biases of zeros and scales of ones are no evidence), and averaging every few steps (a note where no rank
     ever had the gradient of another; taken back when parameters are the same again).
     Cost: nothing in a job of one process; else a hash of up to 256 MB of parameters and gradients in iterations 1 to 3,
-    8, 16, 32 and so on. No collective is run.
+    8, 10, 11, 16, 20 and so on. No collective is run.
     """
 
     needs = Need.STEPS | Need.MODULES

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from adbg.engine.diagnosis.detector import OptimizerEvent, detector
+from adbg.engine.diagnosis.detectors.numbers.singular import outgrown
 from adbg.engine.diagnosis.detectors.training.bits import at_bounds, hashes_of
 from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, rate_commands, weight_commands
 from adbg.engine.diagnosis.detectors.training.source import between, named
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _MOST = 8  # tensors of one optimizer
 _SURE = 4  # times that a step was undone before the next one, for certainty: of five steps
 _VANISHED = 1e-6  # norm of a gradient; a usual rate times that is below half a unit in the last place of f32
+_OUTGROWN = 1e4  # times that weights have grown within a few steps
 _BEYOND = 1e12  # norm of a gradient of which no training makes use: the square of a few in f32 is infinite
 _WRONG = ("uninitialised", "nonfinite", "wrong-derivative", "function-contract")  # gradients are, then steps are
 _CLAMPS = r"\b(clamp|clip)(_min|_max)?_?\(|\b(relu_?|maximum|minimum|hardtanh_?)\("
@@ -261,6 +263,8 @@ class LargeUpdate(LoopDetector):
         self._course: dict[int, list[float]] = {}
         self._told = False
         self._held: Finding | None = None  # not told yet: of what it follows is known with the next step
+        self._grown = False  # the weights have, by so much that what is computed of them overflows
+        self._id = 0
 
     def happens(self, event: OptimizerEvent, optimizer: Optimizer | None) -> None:
         if optimizer is None or self._told or event.what not in ("step", "stepped"):
@@ -293,6 +297,7 @@ class LargeUpdate(LoopDetector):
                 continue
             optimizer = self.ledger.optimizers[key]
             self._told = True
+            self._grown = finite[-1] > _OUTGROWN * min(finite)
             rate = optimizer.rates[-1][1] if optimizer.rates else 0.0
             shown = ", ".join(f"{value:.3g}" for value in course)
             found = Finding(
@@ -307,12 +312,15 @@ class LargeUpdate(LoopDetector):
             if why == 0:
                 self._held = replace(found, iteration=self.facts.iteration)
             else:
-                self.facts.tell(replace(found, victim_of=why))
+                self._id = self.facts.tell(replace(found, victim_of=why))
 
     def iteration_end(self) -> None:
         held, self._held = self._held, None
         if held is not None:
-            self.facts.tell(replace(held, victim_of=self.facts.unclipped() or None))
+            self._id = self.facts.tell(replace(held, victim_of=self.facts.unclipped() or None))
+        for each in list(self.facts.findings.values()) if self._id and self._grown else ():
+            if each.kind == "nonfinite" and outgrown(each):
+                self.facts.tell(replace(each, victim_of=self._id))
 
     def at_stop(self, point: PausedPoint) -> None:
         self.iteration_end()

@@ -1,0 +1,110 @@
+"""What training changed is computed as after less before, and both are the weights of now."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Any
+
+from adbg.engine.diagnosis.detector import Detector, Need, OptimizerEvent, detector
+from adbg.engine.diagnosis.detectors.aliases.restored import in_one_memory
+from adbg.engine.diagnosis.detectors.earlier.holding import is_of, running_frames, value_in
+from adbg.engine.diagnosis.detectors.graphs.calls import place
+from adbg.engine.diagnosis.source import assigned_before, inside, scope_at
+from adbg.engine.frames import forget_stack
+from adbg.engine.protocol.messages import Finding
+from adbg.engine.types import SourceLine
+
+
+@detector("silent-overwrite")
+class NothingBetween(Detector):
+    """Weights are loaded that were computed of how far training has moved them (``before[k] + rate * (after[k] -
+    before[k])``: Reptile, Lookahead, federated averaging), and ``before`` is a ``state_dict()`` whose tensors are the
+    weights themselves: training moved them too, the difference is 0, and what is loaded is what was there.
+
+    Evidence: the names of both in that line, and that each of their tensors lies in the memory of the same weight.
+    Mistaken for: copies (``clone()``, ``deepcopy``: other memory), weights that no step came before, or two models that
+    share some of their weights (all have to).
+    Cost: at each call that loads weights a look at the source, and at the memory of what two of its names hold.
+    """
+
+    needs = Need.STEPS
+
+    def __init__(self, facts: Any) -> None:
+        super().__init__(facts)
+        self._stepped: SourceLine | None = None
+        self._steps = 0  # since weights were loaded last
+        self._seen = False
+        self._told: set[SourceLine] = set()
+
+    def applied(self) -> bool:
+        return self._seen
+
+    def optimizer(self, event: OptimizerEvent) -> None:
+        if event.what == "stepped":
+            self._stepped = event.line
+            self._steps += 1
+        elif event.what == "loaded" and event.line is not None and event.line not in self._told:
+            self._seen = True
+            if self._steps:
+                self._look(event, event.line)
+            self._steps = 0
+
+    def _look(self, event: OptimizerEvent, line: SourceLine) -> None:
+        frame = next((each for each in running_frames() if is_of(each, line)), None)
+        forget_stack()
+        for difference, later, earlier in _differences(line) if frame is not None else ():
+            before = _tensors(value_in(earlier, frame))
+            after = _tensors(value_in(later, frame))
+            if before and self._are_the_weights(event, before, after):
+                self._tell(line, difference, later, earlier, len(before))
+                return
+
+    def _are_the_weights(self, event: OptimizerEvent, before: dict[Any, Any], after: dict[Any, Any]) -> bool:
+        backend = self.facts.backend
+        shared = [key for key in before if key in after]
+        if not shared or any(not backend.is_tensor(each[key]) for key in shared for each in (before, after)):
+            return False
+        kept = {at for key in shared for at, _ in backend.storages(before[key])}
+        own = {at for each in event.tensors for at, _ in backend.storages(each)}
+        return bool(own) and own <= kept and all(in_one_memory(backend, before[key], after[key]) for key in shared)
+
+    def _tell(self, line: SourceLine, difference: SourceLine, later: str, earlier: str, count: int) -> None:
+        facts = self.facts
+        self._told.add(line)
+        made = assigned_before(line.file, line.line, earlier)
+        kept = SourceLine(line.file, made[0], line.function) if made is not None else difference
+        message = (
+            f"{place(line)} loads weights that do not move: {later} and {earlier} at {place(difference)} are both the "
+            f"weights themselves, so that their difference is 0; the steps at "
+            f"{place(self._stepped)} have changed {earlier}, too; keep a copy (copy.deepcopy, or clone() of each)"
+        )
+        evidence = [
+            f"{place(kept)} keeps it: {facts.text_of(kept)}",
+            f"{place(difference)} takes the difference: {facts.text_of(difference)}",
+            f"the {count} tensors of {earlier} and those of {later} lie in the memory of the parameters",
+        ]
+        facts.tell(
+            Finding(
+                0, "silent-overwrite", "error", 0.93, message, iteration=facts.iteration, forward=line,
+                cause=facts.cause(kept), evidence=evidence, next=[f"b {place(kept)}", f"b {place(difference)}"],
+            )
+        )  # fmt: skip
+
+
+def _tensors(held: Any) -> dict[Any, Any]:
+    """By key, or by place. Only of dicts and lists, which run no code of the program's as they are read."""
+    if (isinstance(held, dict) and type(held).__iter__ is dict.__iter__) or type(held).__name__ == "OrderedDict":
+        return dict(held)
+    return dict(enumerate(held)) if type(held) in (list, tuple) else {}
+
+
+def _differences(load: SourceLine) -> Iterator[tuple[SourceLine, str, str]]:
+    """In the function that loads, up to there: each line of ``after[…] - before[…]``, and the two names."""
+    scope = scope_at(load.file, load.line)
+    for node in inside(scope) if scope is not None else ():
+        if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Sub) or node.lineno > load.line:
+            continue
+        names = [ast.unparse(each.value) for each in (node.left, node.right) if isinstance(each, ast.Subscript)]
+        if len(names) == 2 and names[0] != names[1]:
+            yield SourceLine(load.file, node.lineno, load.function), names[0], names[1]

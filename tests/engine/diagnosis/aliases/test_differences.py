@@ -1,0 +1,75 @@
+"""How far training has moved the weights, taken of the weights and themselves. Witness: the program prints how far."""
+
+from __future__ import annotations
+
+import pytest
+from support.diagnosing_many import Run, diagnose_each
+from support.frameworks import FRAMEWORKS, case
+from support.small_net import small_net
+
+# Two rounds of a few steps each, behind which weights are loaded.
+ROUND = """
+load = getattr(net, "load_state_dict", None) or net.set_state_dict
+def steps(count):
+    for _ in range(count):
+        loss = (net(noise(6, 4)) - 1).square().mean()
+        loss.backward()
+        optimizer.step()
+        clear()
+STEP
+for _ in range(2):
+    moved = meta_step()
+print("moved", float(moved))
+"""
+REPTILE = """
+def meta_step():
+    before = KEPT
+    steps(5)
+    after = net.state_dict()
+    moved = sum(float((after[k] - before[k]).abs().sum()) for k in before)
+    load({k: before[k] + 0.5 * (after[k] - before[k]) for k in before})
+    return moved
+"""
+AVERAGED = """
+def meta_step():
+    start = KEPT
+    steps(5)
+    trained = dict(net.state_dict())
+    delta = {name: trained[name] - start[name] for name in start}
+    load({name: start[name] + 0.5 * delta[name] for name in start})
+    return sum(float(each.abs().sum()) for each in delta.values())
+"""
+BUGGY = {
+    "reptile": REPTILE.replace("KEPT", "net.state_dict()  # CAUSE"),
+    "averaged": AVERAGED.replace("KEPT", "{name: weight for name, weight in net.state_dict().items()}  # CAUSE"),
+}
+HEALTHY = {
+    "deep copies": REPTILE.replace("KEPT", "copy.deepcopy(net.state_dict())"),
+    "clones": AVERAGED.replace("KEPT", "{name: weight.clone() for name, weight in net.state_dict().items()}"),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    start = small_net(request.param)
+    texts = {name: start + ROUND.replace("STEP", text) for name, text in (BUGGY | HEALTHY).items()}
+    return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
+
+
+each = pytest.mark.parametrize(
+    "runs", [case(name, name, group=f"differences-{name}") for name in FRAMEWORKS], indirect=True
+)
+
+
+@each
+@pytest.mark.parametrize("name", BUGGY)
+def test_the_weights_less_themselves(runs: dict[str, Run], name: str) -> None:
+    assert "moved 0.0" in runs[name].plain
+    assert "weights that do not move" in runs[name].check_first("silent-overwrite")["message"]
+
+
+@each
+@pytest.mark.parametrize("name", HEALTHY)
+def test_copies(runs: dict[str, Run], name: str) -> None:
+    assert "moved 0.0" not in runs[name].plain
+    runs[name].check_healthy()
