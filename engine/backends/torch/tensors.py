@@ -202,7 +202,7 @@ def _sample(dense: Any, limit: int) -> Any:
 
 
 def _histogram(finite: Any, low: float, high: float, bins: int) -> tuple[int, ...]:
-    if low == high:
+    if low == high or bins == 1:
         return (int(finite.numel()), *([0] * (bins - 1)))
     if not math.isfinite(high - low):  # float64 range: halve everything rather than overflow
         finite, low, high = finite / 4, low / 4, high / 4

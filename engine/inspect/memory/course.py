@@ -134,7 +134,7 @@ class MemoryCourse(Observer):
         reach = reach_of(self._session.backends, user_frame(sys._getframe())).walk()
         groups: dict[str, Group] = {}
         try:
-            groups = groups_of(reach, [*reach.tensors.values(), *reach.nodes.values()])
+            groups = self._held.renamed(groups_of(reach, [*reach.tensors.values(), *reach.nodes.values()]))
             sizes = {}
             for name, group in groups.items():
                 backend = self._backend_of(group)

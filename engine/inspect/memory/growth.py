@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import math
+import re
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ _SHARE = 1 / 16  # of the RSS that a variable without graphs must have gained ov
 _PACE = 0.5  # of the pace between the first two looks that must be kept between the last two
 _NOTED = 8  # of the first, and of the last, of what a variable holds
 _FEW = 4  # tensors of a variable whose graphs are looked into
+_ATTRIBUTE = re.compile(r"(?<=\w)\.\w.*$")  # of the object that a variable holds: what lies in a list comes and goes
 MOST_NODES = 10_000  # of one such graph: 3 ms, and a third of what torch can have touched (``backends/torch/touched``)
 
 
@@ -45,6 +47,25 @@ class Held:
 
     def __init__(self) -> None:
         self._noted: dict[str, list[weakref.ref[Any]]] = {}
+        self._names: dict[tuple[int, str], str] = {}
+
+    def renamed(self, groups: Mapping[str, Group]) -> dict[str, Group]:
+        """``groups`` by the names of the look before, where another function runs now, which has the same object under
+        another name: what two methods of one object take turns to call backward for is ``self`` of one, then of the
+        other."""
+        found: dict[str, Group] = {}
+        names: dict[tuple[int, str], str] = {}
+        for name, group in groups.items():
+            rest = _ATTRIBUTE.search(name)
+            key = (id(group.way[0]), rest[0]) if rest is not None and len(group.way) > 1 else None
+            known = self._names.get(key) if key is not None else None
+            if known is not None and known not in groups and known not in found:
+                name = known
+            found[name] = group
+            if key is not None:
+                names.setdefault(key, name)
+        self._names = names
+        return found
 
     def compared(self, groups: Mapping[str, Group], sizes: Mapping[str, Size]) -> dict[str, Size]:
         """``sizes``, with what is refilled. Notes what ``groups`` hold, for the next time."""

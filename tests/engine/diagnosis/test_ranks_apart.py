@@ -170,7 +170,7 @@ THAWED = {
 @on_frameworks()
 def test_what_was_frozen_as_it_was_wrapped(framework: str, tmp_path: Path) -> None:
     """Each rank trains it alone, by what the ranks print of it."""
-    ends = {"COUNT": "6", "net.a.weight.sum": "net.b.weight.sum"}
+    ends = {"COUNT": "9", "net.a.weight.sum": "net.b.weight.sum"}
     text, found, outcome = diagnosed(tmp_path, framework, {**HEALTHY, **THAWED[framework], **ends})
     one = check(found, "drifted-parameters", line_of(text, "# WRAPPED"), outcome)
     assert "does not average the gradients of" in one["message"] and "b.weight" in one["message"], str(one)

@@ -76,7 +76,7 @@ class GraphKept(Detector):
         reach = reach_of([backend], user_frame(sys._getframe())).walk()
         groups: dict[str, Group] = {}
         try:
-            groups = groups_of(reach, [*reach.tensors.values(), *reach.nodes.values()])
+            groups = self._held.renamed(groups_of(reach, [*reach.tensors.values(), *reach.nodes.values()]))
             sizes = {}
             for name, group in groups.items():
                 first = next(iter(group.members.values()))

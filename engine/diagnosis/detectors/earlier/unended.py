@@ -114,7 +114,7 @@ class GraphKeptOn(Detector):
                 self._spent = _SECONDS
                 return
             tensors = [each for each in reach.tensors.values() if backend.is_tensor(each) and backend.has_graph(each)]
-            groups = groups_of(reach, tensors)
+            groups = self._held.renamed(groups_of(reach, tensors))
             sizes = self._held.compared(groups, {name: self._size(name, group) for name, group in groups.items()})
             if last:
                 sizes.update((name, size) for name, size in self._looks[-1].sizes.items() if name.startswith("local "))

@@ -175,6 +175,29 @@ for _ in range(3):
     loss.backward()
     print(out.shape, loss.item())
 """
+# Put into a list, which is kept below.
+POWERS = """
+class Graph(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight, self.known = nn.Parameter(torch.zeros(4)), None
+    def powers(self):
+        if self.known is None:
+            powers = [self.weight.exp()]
+            for _ in range(2):
+                powers.append(powers[-1] * powers[0])
+            self.known = powers  # CAUSE
+        return self.known
+    def forward(self, x):
+        powers = self.powers()
+        return sum(x * each for each in powers)
+net, head = Graph(), nn.Linear(4, 1)
+for _ in range(3):
+    out = net(torch.randn(2, 4))
+    loss = head(out).pow(2).mean()
+    loss.backward()
+    print(out.shape, loss.item())
+"""
 # Given to a method that keeps it.
 HANDED = """
 class Memory:
@@ -391,7 +414,7 @@ for epoch in range(2):
 CASES: list[tuple[str, str]] = [
     ("second-backward", HIDDEN), ("second-backward", STORED), ("second-backward", SUMMED),
     ("second-backward", MOVED), ("second-backward", NAMESAKE), ("second-backward", ONCE),
-    ("second-backward", PROPERTY), ("second-backward", TABLE), ("second-backward", HANDED),
+    ("second-backward", PROPERTY), ("second-backward", TABLE), ("second-backward", POWERS), ("second-backward", HANDED),
     ("second-backward", ARGUMENTS), ("second-backward", SAVING), ("second-backward", ADVERSARIAL),
     ("second-backward", SHARED), ("second-backward", HEADS), ("second-backward", RUN_BY),
     ("second-backward", ACCUMULATED), ("second-backward", ONCE_FOR_ALL), ("graph-grows", GROWS),

@@ -66,6 +66,32 @@ for _ in range(30):
 """
 GIVEN = MEAN.replace("self.mean = framework.where(rows[0] > 0, kept, self.mean)  # CAUSE", "self.mean = kept  # CAUSE")
 CUT = MEAN.replace("head.take(rows)", "head.take(rows.detach())")
+# Two methods take turns to call backward, of which one holds the object under another name.
+TURNS = """
+class Trainer:
+    def __init__(self):
+        self.net, self.critic, self.mean = nn.Linear(4, 4), nn.Linear(4, 1), framework.zeros([4])
+        self.optimizers = sgd(self.net), sgd(self.critic)
+    def first(self, x):
+        rows = self.net(x)
+        self.mean = 0.9 * self.mean + 0.1 * rows.square().mean(0)  # CAUSE
+        loss = self.critic(self.net(x)).square().mean()
+        loss.backward()
+        self.optimizers[0].step()
+    def second(trainer, x):
+        loss = (trainer.critic(x) - trainer.mean.detach().sum()).square().mean()
+        loss.backward()
+        trainer.optimizers[1].step()
+trainer = Trainer()
+def main():
+    mine = trainer
+    for step in range(20):
+        x = noise(8, 4)
+        mine.second(x)
+        mine.first(x)
+        [each.CLEAR() for each in mine.optimizers]
+main()
+"""
 # Episodes that become longer as the policy learns: what a backward needs is kept until then, and no longer.
 EPISODES = """
 class Policy:
@@ -97,6 +123,7 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         "cut": CUT,
         "episodes": EPISODES,
         "lists": LISTS,
+        "turns": TURNS,
     }
     texts = {name: HEAD[request.param] + text.replace("CLEAR()", f"{clear}()") for name, text in programs.items()}
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
@@ -120,6 +147,6 @@ def test_no_graph_is_kept(runs: dict[str, Run], name: str) -> None:
 
 
 @each
-@pytest.mark.parametrize("name", ["mean", "given"])
+@pytest.mark.parametrize("name", ["mean", "given", "turns"])
 def test_the_line_that_gives_the_attribute_its_graph(runs: dict[str, Run], name: str) -> None:
     runs[name].check_first("graph-kept")

@@ -61,14 +61,15 @@ def _program(base: str, *lines: str) -> str:
     return base.replace("SCORES", "\n        ".join(lines))
 
 
+ONE = "e = self.mine(h) * self.theirs(h)"  # number for each row
 WRONG = {
     "torch": {
         "where": _program(
             TORCH, "e = F.leaky_relu(self.mine(h) + self.theirs(h), 0.2)  # CAUSE",
             "scores = torch.where(linked, e, torch.full((1,), -1e9))",
         ),
-        "filled": _program(TORCH, "e = self.mine(h) * self.theirs(h)", "scores = e.masked_fill(~linked, float('-inf'))  # CAUSE"),
-        "copied": _program(TORCH, "e = self.mine(h) * self.theirs(h)", "scores = e.expand(24, 24) + linked.float().log()  # CAUSE"),
+        "filled": _program(TORCH, ONE, "scores = e.masked_fill(~linked, float('-inf'))  # CAUSE"),
+        "copied": _program(TORCH, ONE, "scores = e.expand(24, 24) + linked.float().log()  # CAUSE"),
     },
     "paddle": {
         "where": _program(
@@ -76,7 +77,7 @@ WRONG = {
             "scores = paddle.where(linked, e, paddle.full([1], -1e9))",
         ),
         "added": _program(
-            PADDLE, "e = self.mine(h) * self.theirs(h)", "scores = e + (linked.astype('float32') - 1) * 1e9  # CAUSE",
+            PADDLE, ONE, "scores = e + (linked.astype('float32') - 1) * 1e9  # CAUSE",
         ),
     },
 }  # fmt: skip
