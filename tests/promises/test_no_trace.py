@@ -66,7 +66,10 @@ def told(output: str) -> list[str]:
 @needs_paddle
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("aid", ["none", "names", "both"])
-def test_paddles_aids_tell_of_the_program_alone(tmp_path: Path, aid: str, way: str) -> None:
+def test_paddles_aids_tell_of_the_program_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aid: str, way: str
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")  # C's stdout too: else what Paddle prints comes whenever that is full
     script = tmp_path / "train.py"
     script.write_text(PADDLE)
     files = []
