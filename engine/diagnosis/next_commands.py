@@ -48,7 +48,7 @@ class NodeLines:
         kept: list[str] = []
         for command in commands:
             at = _AT_LINE.match(command)
-            if at is not None and (at[1], int(at[2])) not in self._places:
+            if at is not None and (os.path.basename(at[1]), int(at[2])) not in self._places:
                 kept.append(f"list {at[1]}:{at[2]}")
             elif command not in _AT_NODE or not kept or not kept[-1].startswith("list "):
                 kept.append(command)

@@ -11,6 +11,10 @@ from support.frameworks import on_frameworks
 from support.program import adbg, commands
 from support.small_net import small_net
 
+from adbg.engine.backends.base import OperatorCall
+from adbg.engine.diagnosis.next_commands import NodeLines
+from adbg.engine.types import SourceLine
+
 # The line to change records no node, nor does the one that restores.
 BACKUP = """
 kept = {}
@@ -54,3 +58,16 @@ def test_what_is_said_to_be_typed_shows_something(tmp_path: Path, framework: str
     assert "# CAUSE" in found["cause"]["text"], found
     assert found["next"][0].split()[0] == first, found
     typed(tmp_path / "train.py", found["next"])
+
+
+def test_a_line_that_recorded_a_node_is_stopped_at_however_its_file_is_named() -> None:
+    class Recorded:
+        @staticmethod
+        def has_graph(value: object) -> bool:
+            return True
+
+    lines = NodeLines(Recorded())  # type: ignore[arg-type]
+    line = SourceLine("/home/me/train.py", 7, "main")
+    lines.tell("operator", OperatorCall("add", (), (), (object(),), (line,), True))
+    assert lines.shown(["b train.py:7", "b /home/me/train.py:7"]) == ["b train.py:7", "b /home/me/train.py:7"]
+    assert lines.shown(["b train.py:8", "info node"]) == ["list train.py:8"]

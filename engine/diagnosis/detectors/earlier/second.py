@@ -100,7 +100,7 @@ class SecondBackward(Joining):
             Finding(
                 0, "second-backward", "error", 0.95 if links else 0.92, message, node=at[0], backward=call.number,
                 forward=at[1], cause=facts.cause(cause), evidence=evidence,
-                next=["b error", f"b {cause.file}:{cause.line}"] if cause is not None else ["b error"],
+                next=["b error", f"b {place(cause)}"] if cause is not None else ["b error"],
             )
         )  # fmt: skip
 

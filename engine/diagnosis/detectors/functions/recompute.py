@@ -85,7 +85,7 @@ class RecomputeDiffers(Detector):
                     f"second pass: {call.second[0]}, norm {call.second[1]:.8g}",
                     f"{call.place} results before it are the same in both passes",
                 ],
-                next=[*self._nodes(call), f"b {cause.file}:{cause.line}"] if cause is not None else [],
+                next=[*self._nodes(call), f"b {_place(cause)}"] if cause is not None else [],
             )
         )  # fmt: skip
 
@@ -128,7 +128,7 @@ class RecomputeDiffers(Detector):
                     f"{call.first[0]} in the first pass: norm {call.first[1]:.8g}; the second pass ended before it, "
                     "or came to the same",
                 ],
-                next=[f"b {call.at.file}:{call.at.line}"] if call.at is not None else [],
+                next=[f"b {_place(call.at)}"] if call.at is not None else [],
             )
         )  # fmt: skip
 
