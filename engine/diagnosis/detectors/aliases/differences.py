@@ -53,7 +53,9 @@ class NothingBetween(Detector):
     def _look(self, event: OptimizerEvent, line: SourceLine) -> None:
         frame = next((each for each in running_frames() if is_of(each, line)), None)
         forget_stack()
-        for difference, later, earlier in _differences(line) if frame is not None else ():
+        if frame is None:
+            return
+        for difference, later, earlier in _differences(line):
             before = _tensors(value_in(earlier, frame))
             after = _tensors(value_in(later, frame))
             if before and self._are_the_weights(event, before, after):

@@ -84,8 +84,8 @@ class ConstantScores(Detector):
             axes &= self._constant(each, sizes)
         if not axes:
             return
-        known = next((found.what for each in learnt if (found := self._spread.of(each)) is not None), None)
-        sum_of = next((found.line for each in learnt if (found := self._summed.of(each)) is not None), None)
+        known = next((spread.what for each in learnt if (spread := self._spread.of(each)) is not None), None)
+        sum_of = next((summed.line for each in learnt if (summed := self._summed.of(each)) is not None), None)
         what = _Spread(axes, shape(learnt[0]), line, name, sum_of)
         if known is not None:
             what = _Spread(axes, known.score, known.line, known.name, known.summed)
