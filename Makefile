@@ -64,9 +64,13 @@ define announced
 { command -v g++ || command -v c++; } >/dev/null && { ls adbg/_native.*.so >/dev/null 2>&1 || echo "adbg: building the native core, half a minute, once" >&2; } || true
 endef
 
-# All of it runs even when an early part fails.
+# All of it runs even when an early part fails. The environment of Paddle is made beside that of torch and the checks of
+# lint; what it has to say it says in test-paddle.
 test:
-	@status=0; for part in lint test-torch test-paddle test-hooks; do $(MAKE) --no-print-directory $$part || status=1; done; \
+	@$(PYTHON) .ci/environment.py --framework paddle --extras dev --wanted profilers >/dev/null 2>&1 & made=$$!; \
+	trap "kill $$made 2>/dev/null" INT TERM; \
+	status=0; $(MAKE) --no-print-directory lint || status=1; wait $$made || true; \
+	for part in test-torch test-paddle test-hooks; do $(MAKE) --no-print-directory $$part || status=1; done; \
 	exit $$status
 
 # What tests/conftest.py marks as quick; make test runs them too. Three at a time: they wait more than they work (72 s
