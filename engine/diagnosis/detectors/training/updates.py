@@ -319,7 +319,7 @@ class LargeUpdate(LoopDetector):
         if held is not None:
             self._id = self.facts.tell(replace(held, victim_of=self.facts.unclipped() or None))
         for each in list(self.facts.findings.values()) if self._id and self._grown else ():
-            if each.kind == "nonfinite" and outgrown(each):
+            if each.kind == "nonfinite" and outgrown(each) and each.cause != self.facts.findings[self._id].cause:
                 self.facts.tell(replace(each, victim_of=self._id))
 
     def at_stop(self, point: PausedPoint) -> None:
