@@ -144,7 +144,10 @@ def _score(node: ast.stmt | ast.Call, name: str, pieces: list[Piece]) -> int:
     """0: this line does not put anything there; more the more of the path it names."""
     if isinstance(node, ast.Call):
         if isinstance(node.func, ast.Attribute) and node.func.attr in _PUTS and pieces:
-            return _match(node.func.value, name, pieces[:-1])
+            score = _match(node.func.value, name, pieces[:-1])
+            # ``meter.update(x)`` is a method of the program's where an attribute of the meter holds it: a line in there
+            # that gives it a value says more.
+            return min(score, 1) if pieces[-1][0] == "." else score
         called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         return _match(node.args[0], name, pieces[:-1]) if called in _HEAPS and node.args and pieces else 0
     for target in _targets(node):

@@ -66,6 +66,29 @@ for _ in range(30):
 """
 GIVEN = MEAN.replace("self.mean = framework.where(rows[0] > 0, kept, self.mean)  # CAUSE", "self.mean = kept  # CAUSE")
 CUT = MEAN.replace("head.take(rows)", "head.take(rows.detach())")
+# A method with the name of one that fills a dict.
+METER = """
+class Meter:
+    def __init__(self):
+        self.total, self.count = framework.zeros([]), 0
+    def update(self, x, rows):
+        gap = (net(x + 0.1) - rows.detach()).square().mean()
+        self.total = self.total + gap  # CAUSE
+        self.count += 1
+net = nn.Linear(4, 4)
+class Trainer:
+    def __init__(self):
+        self.meter, self.optimizer = Meter(), sgd(net)
+    def step(self, x):
+        rows = net(x)
+        self.optimizer.CLEAR()
+        rows.square().mean().backward()
+        self.optimizer.step()
+        self.meter.update(x, rows)
+trainer = Trainer()
+for _ in range(30):
+    trainer.step(noise(8, 4))
+"""
 # Two methods take turns to call backward, of which one holds the object under another name.
 TURNS = """
 class Trainer:
@@ -124,6 +147,7 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         "episodes": EPISODES,
         "lists": LISTS,
         "turns": TURNS,
+        "meter": METER,
     }
     texts = {name: HEAD[request.param] + text.replace("CLEAR()", f"{clear}()") for name, text in programs.items()}
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
@@ -147,6 +171,6 @@ def test_no_graph_is_kept(runs: dict[str, Run], name: str) -> None:
 
 
 @each
-@pytest.mark.parametrize("name", ["mean", "given", "turns"])
+@pytest.mark.parametrize("name", ["mean", "given", "turns", "meter"])
 def test_the_line_that_gives_the_attribute_its_graph(runs: dict[str, Run], name: str) -> None:
     runs[name].check_first("graph-kept")
