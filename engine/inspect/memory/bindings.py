@@ -4,12 +4,14 @@ they are now; no line is better than a wrong one."""
 from __future__ import annotations
 
 import ast
+import functools
 import linecache
 import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from adbg.engine.inspect.memory.given import makes_itself
 from adbg.engine.places import source_tree
 from adbg.engine.types import SourceLine
 
@@ -67,7 +69,7 @@ def _filled(
         if tree is None:
             continue
         for node, scope in _scoped(tree):
-            score = _score(node, name, pieces)
+            score = _score(node, name, pieces, files, _named(tree).get(scope, {}))
             if score and function and scope != function:
                 score = score - 1 if _attributes(pieces) else 0
             if score and node.lineno == made:
@@ -140,19 +142,44 @@ def _attributes(pieces: Sequence[Piece]) -> bool:
     return any(kind == "." for kind, _ in pieces)
 
 
-def _score(node: ast.stmt | ast.Call, name: str, pieces: list[Piece]) -> int:
-    """0: this line does not put anything there; more the more of the path it names."""
+@functools.lru_cache(32)
+def _named(tree: ast.Module) -> dict[str, dict[str, list[ast.expr]]]:
+    """By function, what its local variables stand for: items and attributes of others."""
+    found: dict[str, dict[str, list[ast.expr]]] = {}
+    for node, scope in _scoped(tree):
+        if not isinstance(node, ast.Assign) or len(node.targets) != 1:
+            continue
+        target = node.targets[0]
+        both = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
+        names = target.elts if both and isinstance(target, ast.Tuple) else [target]
+        values = node.value.elts if both and isinstance(node.value, ast.Tuple) else [node.value]
+        for one, value in zip(names, values):
+            if isinstance(one, ast.Name) and isinstance(value, (ast.Subscript, ast.Attribute)):
+                found.setdefault(scope, {}).setdefault(one.id, []).append(value)
+    return found
+
+
+def _score(
+    node: ast.stmt | ast.Call, name: str, pieces: list[Piece], files: Sequence[str], named: dict[str, list[ast.expr]]
+) -> int:
+    """0: this line does not put anything there; more the more of the path it names. ``named``: what local variables of
+    its function stand for."""
     if isinstance(node, ast.Call):
         if isinstance(node.func, ast.Attribute) and node.func.attr in _PUTS and pieces:
             score = _match(node.func.value, name, pieces[:-1])
-            # ``meter.update(x)`` is a method of the program's where an attribute of the meter holds it: a line in there
-            # that gives it a value says more.
-            return min(score, 1) if pieces[-1][0] == "." else score
+            # ``meter.update(x)`` is a method of the program's where an attribute of the meter holds it: what makes that
+            # of its own says more than the line that calls it.
+            own = pieces[-1][0] == "." and score > 1 and makes_itself(files, node.func.attr, pieces[-1][1])
+            return 1 if own else score
         called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         return _match(node.args[0], name, pieces[:-1]) if called in _HEAPS and node.args and pieces else 0
     for target in _targets(node):
         if isinstance(target, ast.Subscript) and pieces and pieces[-1][0] == "[":
-            return _match(target.value, name, pieces[:-1])
+            key = repr(target.slice.value) if isinstance(target.slice, ast.Constant) else "*"
+            score = _match(target.value, name, pieces[:-1]) if _same(("[", key), pieces[-1]) else 0
+            if not score and isinstance(target.value, ast.Name) and key == pieces[-1][1]:  # state = self.state[p]
+                score = max((_match(each, name, pieces[:-1]) - 1 for each in named.get(target.value.id, ())), default=0)
+            return max(score, 0)
         adds = isinstance(node, ast.AugAssign) or (
             isinstance(node, ast.Assign)
             and not is_cut(node.value)

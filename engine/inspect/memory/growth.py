@@ -10,6 +10,7 @@ does neither until it is full, which ``course.py`` waits for.
 from __future__ import annotations
 
 import collections
+import itertools
 import math
 import re
 import weakref
@@ -25,7 +26,7 @@ LOOKS = 3
 _SHARE = 1 / 16  # of the RSS that a variable without graphs must have gained over three looks
 _PACE = 0.5  # of the pace between the first two looks that must be kept between the last two
 _NOTED = 8  # of the first, and of the last, of what a variable holds
-_FEW = 4  # tensors of a variable whose graphs are looked into
+_FEW = 4  # tensors of a variable whose graphs are looked into; of more the first one: the state of an optimizer
 _ATTRIBUTE = re.compile(r"(?<=\w)\.\w.*$")  # of the object that a variable holds: what lies in a list comes and goes
 MOST_NODES = 10_000  # of one such graph: 3 ms, and a third of what torch can have touched (``backends/torch/touched``)
 
@@ -98,8 +99,9 @@ def size_of(group: Group, backend: Backend | None, mark: int | None) -> Size:
         return Size(len(group.members))
     graphs, nbytes = figures(backend, group.members.values())
     older = 0
-    if mark is not None and graphs > 0 and len(group.members) <= _FEW:
-        tensors = [each for each in group.members.values() if backend.is_tensor(each) and backend.has_graph(each)]
+    if mark is not None and graphs > 0:
+        looked = itertools.islice(group.members.values(), _FEW if len(group.members) <= _FEW else 1)
+        tensors = [each for each in looked if backend.is_tensor(each) and backend.has_graph(each)]
         older = max((backend.older_nodes(each, mark, MOST_NODES) for each in tensors), default=0)
     return Size(len(group.members), graphs, nbytes, older)
 

@@ -99,7 +99,7 @@ class LossBroadcast(Detector):
         first, second = call.operands[:2]
         one, other = shape(first), shape(second)
         long, short = (one, other) if len(one) > len(other) else (other, one)
-        if len(long) != len(short) + 1 or not short or long[-1] != 1 or long[:-1] != short or short[0] < 2:
+        if not short or short[0] < 2 or long != [*short, *[1] * (len(long) - len(short))] or len(long) == len(short):
             return
         if self._related(first, second):
             return

@@ -132,6 +132,7 @@ class Written(Detector):
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
         self._marks: Marks[_Written] = Marks()
+        self._casts: Marks[_Written] = Marks()  # of what is learnt by nobody, and only to be written: ``x.to(table)``
         self._told = False
 
     def operator(self, call: OperatorCall) -> None:
@@ -139,12 +140,16 @@ class Written(Detector):
             return
         name = plain(call.name)
         if name in ("setitem", "copy", "index_put") and len(call.operands) > 1:
-            written = self._cut(call.operands[0], call.operands[-1])
+            cast = self._casts.of(call.operands[-1])
+            written = cast.what if cast is not None else self._cut(call.operands[0], call.operands[-1])
             if written is not None:
                 self._marks.put(call.operands[0], written, call.name, line_of(call.lines))
             elif name == "copy":
                 self._marks.drop(call.operands[0])
             return
+        if name in ("to", "type_as", "astype", "cast") and call.results:
+            if (cut := self._cut(call.results[0], call.operands[0])) is not None:
+                self._casts.put(call.results[0], cut, call.name, line_of(call.lines))
         if name in _INDEXED:  # what is used as an index is cut on purpose
             for each in call.operands[1:]:
                 self._marks.drop(each)
