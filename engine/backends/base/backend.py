@@ -76,6 +76,8 @@ class Backend(abc.ABC):
     reducer_kind: ClassVar[type | None] = None  # the class of what ``reducer`` names
     #: The number of parameters that such a wrapper was made to reduce; None where it does not tell. Any thread.
     reduced_by: Callable[[Any], int | None] = staticmethod(lambda wrapper: None)
+    #: The parameters that such a wrapper met in its module as it was made; empty where it does not tell. Any thread.
+    met_by: Callable[[Any], Sequence[Any]] = staticmethod(lambda wrapper: ())
     dump_dialect: ClassVar[DumpDialect] = DumpDialect()
     records: Callable[[], bool] = staticmethod(lambda: True)  # whether autograd does, on this thread, now
     capabilities: Capabilities = Capabilities()

@@ -78,6 +78,7 @@ class TorchBackend(FrameworkBackend):
     _make_taps = staticmethod(observing.taps)
     reducer_kind = torch.nn.parallel.DistributedDataParallel
     reduced_by = staticmethod(groups.reduced_by)
+    met_by = staticmethod(groups.met_by)
     _entry: EngineEntry
     _modules: Modules
 

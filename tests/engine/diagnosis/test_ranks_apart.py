@@ -178,6 +178,17 @@ def test_what_was_frozen_as_it_was_wrapped(framework: str, tmp_path: Path) -> No
     assert len(sums) == 2, str(outcome)
 
 
+@only("torch", "Paddle's wrapper keeps no list of what it averages")
+def test_what_was_put_in_behind_the_wrapper(tmp_path: Path) -> None:
+    put = "model = Wrap(net)  # WRAPPED\nseed(rank)\nnet.b = Linear(4, 4)  # PUT"
+    ends = {"net.a.weight.sum": "net.b.weight.sum"}
+    text, found, outcome = diagnosed(tmp_path, "torch", {**HEALTHY, "model = Wrap(net)": put, **ends})
+    one = check(found, "drifted-parameters", line_of(text, "# WRAPPED"), outcome)
+    at = f"train.py:{line_of(text, '# PUT')}"
+    assert "module.b.weight" in one["message"] and at in one["message"], str(one)
+    assert len({line.split()[2] for line in outcome.program_output.splitlines() if line.startswith("RANK")}) == 2
+
+
 OUTER = """
 class Outer(Base):
     def __init__(self, inner):

@@ -7,7 +7,7 @@ DistributedDataParallel's reducer, waits as long as is set then.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -63,3 +63,9 @@ def reduced_by(wrapper: Any) -> int | None:
         count = wrapper._get_ddp_logging_data().get("num_parameter_tensors")
         return count if isinstance(count, int) else None
     return None
+
+
+def met_by(wrapper: Any) -> Sequence[Any]:
+    """Of a DistributedDataParallel, those that took no gradient as it was made included."""
+    found = getattr(wrapper, "_module_parameters", None)
+    return tuple(found) if isinstance(found, list) else ()

@@ -21,6 +21,7 @@ _CASTS = frozenset({
 })  # fmt: skip
 _JOINS = SAME | frozenset({"stack", "cat", "concat", "index_select", "gather", "type", "astype", "type_as", "detach"})
 _INTEGERS = ("int64", "int32", "int16", "int8", "uint8")
+_AS_ANOTHER = frozenset({"to", "type", "type_as", "astype", "cast"})
 _LIBRARIES = ("numpy", "torch", "paddle")
 _SHARE = 0.05  # of the values that are written into a tensor of integers, those that lose something
 _INDEXED = frozenset({"getitem", "gather", "index_select", "embedding", "take", "take_along_dim", "gather_nd"})
@@ -121,8 +122,9 @@ class Written(Detector):
     of whole rewards, ``returns[t] = running``), and what is learnt is compared with it, or multiplied by it.
 
     Evidence: how many of the values lost what they had behind the point, one of them, the type of the tensor.
-    Mistaken for: whole numbers of a floating type, counts (nothing is lost), what is used as an index or overwritten
-    since, images of uint8, what no prediction meets. A warning: a target may be cut on purpose.
+    Mistaken for: whole numbers of a floating type, what is cast to integers by name (not told), counts (nothing is
+    lost), what is used as an index or overwritten since, images of uint8, what no prediction meets. A warning: a target
+    may be cut on purpose.
     Cost: in sampled iterations a look at the types where something is written into a tensor, and at the values of a
     float that is written into an integer.
     """
@@ -147,8 +149,9 @@ class Written(Detector):
             elif name == "copy":
                 self._marks.drop(call.operands[0])
             return
-        if name in ("to", "type_as", "astype", "cast") and call.results:
-            if (cut := self._cut(call.results[0], call.operands[0])) is not None:
+        if name in _AS_ANOTHER and call.results and self._is_as_another(call):
+            cut = self._cut(call.results[0], call.operands[0])
+            if cut is not None:
                 self._casts.put(call.results[0], cut, call.name, line_of(call.lines))
         if name in _INDEXED:  # what is used as an index is cut on purpose
             for each in call.operands[1:]:
@@ -165,6 +168,11 @@ class Written(Detector):
         elif name in _SUMS | _JOINS | DIFFERENCES | {"cast", "float", "to"}:
             for each in call.results:
                 self._marks.put(each, known.what, known.name, known.line)
+
+    def _is_as_another(self, call: OperatorCall) -> bool:
+        """A cast to the type of another tensor, whatever that is: no word says that integers are wanted."""
+        line = line_of(call.lines)
+        return len(call.operands) > 1 or (line is not None and ".dtype" in self.facts.text_of(line))
 
     def _cut(self, target: Any, value: Any) -> _Written | None:
         kind = str(target.dtype).rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""Parameters that a wrapper of several ranks does not know: they were frozen as it was made."""
+"""Parameters that a wrapper of several ranks does not know: they were frozen as it was made, or were not there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from adbg.engine.types import SourceLine
 class Thawed(Detector):
     """Parameters take gradients, and a wrapper that averages these between ranks (DistributedDataParallel,
     DataParallel) was made while they were frozen: it takes the parameters once, as it is made, so that each rank trains
-    those by its own batches alone. Made anew behind the line that thaws them, it knows them.
+    those by its own batches alone. Made anew behind the line that thaws them, it knows them. Or they were put into the
+    module behind the wrapper (a new head; not seen on Paddle, whose wrapper keeps no list).
 
     Evidence: how many parameters the wrapper itself says that it averages, and how many of its module get a gradient.
     Mistaken for: parameters that the program has the wrapper ignore, and whose gradients it averages itself (not told
@@ -55,11 +56,17 @@ class Thawed(Detector):
         backend = self.facts.backend
         known, held = backend.reduced_by(wrapper), {id(each) for each in event.tensors}
         own = self._parameters(wrapper)
-        if known is None or len(own) <= known:
+        if known is None:
             return
+        met = {id(each) for each in backend.met_by(wrapper)}
         own = [each for each in own if id(each) in held and backend.gradient_of(each) is not None]
+        strange = [each for each in own if id(each) not in met] if met else []
+        if strange:
+            self._told = True
+            self._tell_strange(wrapper, strange, event)
+            return
         late = [each for each in own if id(each) not in self._trained]
-        if len(own) > known or late:
+        if len(own) > known:
             self._told = True
             self._tell(wrapper, known, own, late, event)
 
@@ -67,6 +74,26 @@ class Thawed(Detector):
         """Those of its module that take gradients, each once."""
         every = {id(each): each for each in wrapper.parameters() if self.facts.backend.meta(each).requires_grad}
         return list(every.values())
+
+    def _tell_strange(self, wrapper: Any, strange: list[Any], event: OptimizerEvent) -> None:
+        facts, kind = self.facts, type(wrapper).__name__
+        wrapped = _made_at(event.line, kind) if event.line is not None else None
+        made = next(filter(None, map(facts.born, strange)), None)
+        message = (
+            f"{kind} does not average the gradients of {facts.some([facts.title_of(each) for each in strange])}: these "
+            f"were put into the module, at {place(made)}, behind the line that wrapped it, {place(wrapped)}; each rank "
+            "trains its own, from its own first values; wrap the model behind that"
+        )
+        evidence = [
+            f"{len(strange)} parameters with a gradient at the step of {place(event.line)} in iteration "
+            f"{facts.iteration} are none of those that {kind} met as it was made",
+        ]
+        facts.tell(
+            Finding(
+                0, "drifted-parameters", "error", 0.95, message, iteration=facts.iteration, forward=event.line,
+                cause=facts.cause(wrapped or made or event.line), evidence=evidence, next=["info ranks"],
+            )
+        )  # fmt: skip
 
     def _tell(self, wrapper: Any, known: int, own: list[Any], late: list[Any], event: OptimizerEvent) -> None:
         facts, kind = self.facts, type(wrapper).__name__

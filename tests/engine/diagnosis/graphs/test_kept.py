@@ -11,7 +11,9 @@ HEAD = {
 import torch as framework
 from torch import nn
 framework.manual_seed(0)
-noise, joined = framework.randn, framework.cat
+noise, joined, grad_of = framework.randn, framework.cat, framework.autograd.grad
+def clear(module):
+    module.zero_grad()
 def sgd(module):
     return framework.optim.SGD(module.parameters(), 0.05)
 """,
@@ -19,7 +21,9 @@ def sgd(module):
 import paddle as framework
 from paddle import nn
 framework.seed(0)
-noise, joined = lambda *shape: framework.randn(shape), framework.concat
+noise, joined, grad_of = lambda *shape: framework.randn(shape), framework.concat, framework.grad
+def clear(module):
+    module.clear_gradients()
 def sgd(module):
     return framework.optimizer.SGD(0.05, parameters=module.parameters())
 """,
@@ -89,6 +93,21 @@ trainer = Trainer()
 for _ in range(30):
     trainer.step(noise(8, 4))
 """
+# The state of many parameters, which a gradient with its graph goes into.
+STATES = """
+net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+states = {}
+for _ in range(24):
+    loss = net(noise(8, 4)).square().mean()
+    weights = net.parameters()
+    for place, grad in enumerate(grad_of(loss, list(weights), create_graph=True)):
+        state = states.setdefault(place, {"mean": grad.detach()})
+        state["mean"] = 0.9 * state["mean"] + 0.1 * grad  # CAUSE
+    loss = net(noise(8, 4)).square().mean()
+    loss.backward()
+    sgd(net).step()
+    clear(net)
+"""
 # Two methods take turns to call backward, of which one holds the object under another name.
 TURNS = """
 class Trainer:
@@ -148,6 +167,7 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         "lists": LISTS,
         "turns": TURNS,
         "meter": METER,
+        "states": STATES,
     }
     texts = {name: HEAD[request.param] + text.replace("CLEAR()", f"{clear}()") for name, text in programs.items()}
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
@@ -171,6 +191,6 @@ def test_no_graph_is_kept(runs: dict[str, Run], name: str) -> None:
 
 
 @each
-@pytest.mark.parametrize("name", ["mean", "given", "turns", "meter"])
+@pytest.mark.parametrize("name", ["mean", "given", "turns", "meter", "states"])
 def test_the_line_that_gives_the_attribute_its_graph(runs: dict[str, Run], name: str) -> None:
     runs[name].check_first("graph-kept")

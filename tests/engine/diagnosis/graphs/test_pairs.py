@@ -58,6 +58,8 @@ SQUARED = loss("((one - target) ** 2).mean()")
 PAIRED = loss("F.mse_loss(one, target)")
 # As an advantage of one shape weighs log-probabilities of another.
 WEIGHED = loss("-(F.log_sigmoid(one) * target).mean()").replace("F.log_sigmoid", "F.softplus")
+# A number of each sample as a column of more axes: [6, 1, 1] and [6] give [6, 1, 6].
+DEEP = loss("(noise(6, 1, 1).abs() * squares).mean()", "    squares = (one.squeeze(1) - target) ** 2\n")
 COLUMN = loss("(column - one.squeeze(1)).abs().mean()", "    column = target.unsqueeze(1)\n")
 MEANT = {
     "energy": loss("(one[:, 0].unsqueeze(1) - target).abs().mean()", "", ""),
@@ -134,7 +136,8 @@ for step in range(3):
 BUGGY = {
     "loss-broadcast": ("error", SQUARED), "loss-broadcast, paired": ("error", PAIRED),
     "wrong-axis, reshaped": ("error", RESHAPED), "wrong-axis, logarithms": ("error", LOGARITHMS),
-    "loss-broadcast, weighed": ("warning", WEIGHED), "loss-broadcast, column": ("warning", COLUMN),
+    "loss-broadcast, weighed": ("warning", WEIGHED), "loss-broadcast, deep": ("warning", DEEP),
+    "loss-broadcast, column": ("warning", COLUMN),
     "silent-overwrite": ("error", OF_SECOND), "loss-input": ("warning", ABSOLUTE),
 }  # fmt: skip
 NOTES = {"loss-broadcast, ranked": RANKED, "wrong-axis": ROUTED}

@@ -113,6 +113,13 @@ def loss_of(out):
     print("fractions", float((rows - framework.floor(rows)).abs().sum()))
     return F.mse_loss(out, rows)
 """),
+    "a type of another": _program("""
+def loss_of(out):
+    table = whole([[1, 2]] * 12)
+    table[:, 1] = (uniform(12) * 4 - 2).to(table.dtype)  # CAUSE
+    print("fractions", float((real(table) - framework.floor(real(table))).abs().sum()))
+    return ((out - real(table)) ** 2).mean()
+"""),
     "columns": _program("""
 def loss_of(out):
     table = whole([[1, 2]] * 12)
@@ -141,6 +148,12 @@ def loss_of(out):
     table = whole([0] * 12)
     table[:] = uniform(12) * 4
     return F.mse_loss(out, places(table).detach())
+"""),
+    "integers by name": _program("""
+def loss_of(out):
+    table = whole([[1, 2]] * 12)
+    table[:, 1] = cut(uniform(12) * 4 - 2)
+    return ((out - real(table)) ** 2).mean()
 """),
     "a grid": _program("""
 def loss_of(out):

@@ -111,6 +111,28 @@ def test_pieces() -> None:
     assert pieces_of("a.b[3]['x y']") == ("a", [(".", "b"), ("[", "3"), ("[", "'x y'")])
 
 
+STATES = """\
+class Rule:
+    def step(self):
+        for p in self.parameters:
+            grad, state = p.grad, self.state[p]
+            if not state:
+                state["m"] = torch.zeros_like(p)
+            state["m"] = 0.9 * state["m"] + grad
+            self.state[p]["t"] = grad
+"""
+
+
+def test_an_item_is_filled_by_another_name(tmp_path: Path) -> None:
+    """``state`` is ``self.state[p]`` in that function; what has another key is another item."""
+    file = tmp_path / "rule.py"
+    file.write_text(STATES)
+    found = filled_at("rule.state[<Parameter>]['m']", [str(file)], "", graphs=True)
+    assert found is not None and (found.line.line, found.others) == (7, ())
+    other = filled_at("rule.state[<Parameter>]['t']", [str(file)], "", graphs=True)
+    assert other is not None and (other.line.line, other.others) == (8, ())
+
+
 FILLS = """\
 class Memory:
     def push(self, row):
