@@ -180,7 +180,7 @@ def test_what_was_frozen_as_it_was_wrapped(framework: str, tmp_path: Path) -> No
 
 @only("torch", "Paddle's wrapper keeps no list of what it averages")
 def test_what_was_put_in_behind_the_wrapper(tmp_path: Path) -> None:
-    put = "model = Wrap(net)  # WRAPPED\nseed(rank)\nnet.b = Linear(4, 4)  # PUT"
+    put = "net.b = torch.nn.Identity()\nmodel = Wrap(net)  # WRAPPED\nseed(rank)\nnet.b = Linear(4, 4)  # PUT"
     ends = {"net.a.weight.sum": "net.b.weight.sum"}
     text, found, outcome = diagnosed(tmp_path, "torch", {**HEALTHY, "model = Wrap(net)": put, **ends})
     one = check(found, "drifted-parameters", line_of(text, "# WRAPPED"), outcome)
