@@ -285,7 +285,9 @@ class _Body:
             and write.name in _named(node.value) for target in node.targets for each in ast.walk(target)
             if isinstance(each, ast.Name) and each.id != write.name
         }  # fmt: skip
-        read = [each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)]
+        shapes = {id(each) for node in nodes for each in _of_shape(node)}
+        read = [each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)
+                and id(each) not in shapes]  # fmt: skip
         part = any(isinstance(each, ast.Assign) for each in nodes)  # the view whose part is set is read as well
         itself = read.count(write.name) - (part or any(name.endswith("_") for name in calls))
         return _SETTLED.isdisjoint(calls) and itself <= 0 and (others | made).isdisjoint(read)
@@ -320,6 +322,14 @@ def _base(value: ast.expr) -> str:
     while isinstance(value, ast.Subscript):
         value = value.value
     return ast.unparse(value)
+
+
+def _of_shape(node: ast.AST) -> Iterator[ast.AST]:
+    """What is asked for its shape or its type alone: ``x`` of ``x.shape`` and ``randn_like(x)``."""
+    if isinstance(node, ast.Attribute) and node.attr in ("shape", "dtype", "device", "ndim", "size"):
+        yield node.value
+    elif isinstance(node, ast.Call) and (called_name(node).endswith("_like") or called_name(node) == "len"):
+        yield from node.args[:1]
 
 
 def _stores(node: ast.AST, name: str) -> bool:

@@ -201,8 +201,10 @@ for epoch in range(6):
         fit(x[0] if isinstance(x, (list, tuple)) else x)
 """
 )
+# What it is handed is asked for its shape as well.
+SHAPED = MODULE.replace("given.subtract_(self.mean)", "given.add_(0.1 * noise(*given.shape))")
 BUGS = {
-    "masks": MASKS, "cut": CUT,
+    "masks": MASKS, "shaped": SHAPED, "cut": CUT,
     "array": ARRAY, "transform": TRANSFORM, "batches": BATCHES, "module": MODULE, "object": OBJECT, "step": STEP,
 }  # fmt: skip
 # On copies.
