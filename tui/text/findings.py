@@ -263,7 +263,11 @@ def examined_lines(examined: Sequence[Examined], progress: Progress, found: bool
             reasons.setdefault(row.why, []).append(row.kind)
     lines = [f"could not look for {', '.join(kinds)}: {why}" for why, kinds in reasons.items()]
     if not progress.iterations:
-        return [*lines, "no backward was called while it watched: little else was looked for"] if found else lines
+        if found:
+            return [*lines, "no backward was called while it watched: little else was looked for"]
+        # A debugger's threads do not survive a fork: such a child runs on without it.
+        forks = "a process that the program forks is not watched, one that it spawns is (start_method='spawn')"
+        return [*lines, forks] if progress.ended else lines
     if clear and progress.alive and not progress.ended and progress.iterations == 1:
         lines.append("the first iteration is under way: little was looked at, and what is not found is told behind it")
     elif clear:

@@ -185,6 +185,8 @@ def test_no_headline_reads_as_all_clear_where_it_is_not() -> None:
     assert (
         headline([], [clear], Progress(0)) == "no backward was called while it watched: next to nothing was looked at"
     )
+    assert any("spawn" in line for line in examined_lines([clear], Progress(0), False))
+    assert not any("spawn" in line for line in examined_lines([clear], some, False))
     killed = headline([], [], Progress(known=False, ended=False))
     assert killed.startswith("cut short") and "os._exit" in killed and "nothing found" not in killed
     assert "1 finding" in headline(rows(made(1)), [], Progress(known=False, ended=False))
