@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from adbg.engine.inspect.memory.given import makes_itself
+from adbg.engine.inspect.memory.given import CUTS, makes_itself
 from adbg.engine.places import source_tree
 from adbg.engine.types import SourceLine
 
@@ -19,7 +19,6 @@ _PUTS = frozenset(
     ("append", "extend", "insert", "appendleft", "add", "update", "setdefault", "put", "put_nowait", "__setitem__")
 )
 _HEAPS = frozenset(("heappush", "heappushpop", "heapreplace", "insort", "insort_left", "insort_right"))
-_CUTS = frozenset(("detach", "detach_", "item", "numpy", "tolist"))
 _MAKES = frozenset((
     "tensor", "as_tensor", "from_numpy", "to_tensor", "zeros", "zeros_like", "ones", "ones_like", "full", "full_like",
     "empty", "empty_like",
@@ -216,13 +215,13 @@ def _is_new(value: ast.expr, at: ast.stmt | ast.Call, tree: ast.Module) -> bool:
         return bool(given) and all(not isinstance(each, ast.Name) and _is_new(each, at, tree) for each in given)
     if isinstance(value, ast.Call):
         called = value.func.attr if isinstance(value.func, ast.Attribute) else getattr(value.func, "id", "")
-        return called in _CUTS | _MAKES or (isinstance(value.func, ast.Name) and called in _NUMBERS)
+        return called in CUTS | _MAKES or (isinstance(value.func, ast.Name) and called in _NUMBERS)
     return isinstance(value, ast.Constant)
 
 
 def is_cut(value: ast.expr) -> bool:
     """Whether an expression gives on nothing but numbers: ``h.detach()``."""
-    return isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _CUTS
+    return isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in CUTS
 
 
 def _match(receiver: ast.expr, name: str, pieces: list[Piece]) -> int:

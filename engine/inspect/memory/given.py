@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from adbg.engine.places import source_tree
 
-_CUTS = frozenset(("detach", "detach_", "item", "numpy", "tolist"))
+CUTS = frozenset(("detach", "detach_", "item", "numpy", "tolist"))  #: they give no graph on
 
 
 def makes_itself(files: Sequence[str], method: str, attribute: str) -> bool:
@@ -41,7 +41,7 @@ def _names(value: ast.expr) -> set[str]:
         return {value.id}
     if isinstance(value, ast.Call):
         called = value.func
-        if isinstance(called, ast.Attribute) and called.attr in _CUTS:
+        if isinstance(called, ast.Attribute) and called.attr in CUTS:
             return set()
         if _is_own(called):
             return set()
