@@ -68,7 +68,7 @@ endef
 # lint; what it has to say it says in test-paddle.
 test:
 	@$(PYTHON) .ci/environment.py --framework paddle --extras dev --wanted profilers >/dev/null 2>&1 & made=$$!; \
-	trap "kill $$made 2>/dev/null" INT TERM; \
+	trap "kill $$made 2>/dev/null; exit 130" INT TERM; \
 	status=0; $(MAKE) --no-print-directory lint || status=1; wait $$made || true; \
 	for part in test-torch test-paddle test-hooks; do $(MAKE) --no-print-directory $$part || status=1; done; \
 	exit $$status

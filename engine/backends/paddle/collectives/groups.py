@@ -26,7 +26,10 @@ def timeouts() -> list[GroupTimeout]:
 
 
 def reduced_by(wrapper: Any) -> int | None:
-    """Of a DataParallel, by the groups that its reducer was given."""
+    """Of a DataParallel, by the groups that its reducer was given. None where the program has it leave some out: the
+    experts of a mixture, by ``no_sync``."""
     with suppress(Exception):
+        if any(getattr(each, "no_sync", False) for each in wrapper.parameters()):
+            return None
         return sum(len(each) for each in wrapper.group_indices)
     return None

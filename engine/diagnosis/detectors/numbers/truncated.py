@@ -134,7 +134,7 @@ class Written(Detector):
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
         self._marks: Marks[_Written] = Marks()
-        self._casts: Marks[_Written] = Marks()  # of what is learnt by nobody, and only to be written: ``x.to(table)``
+        self._casts: Marks[_Written] = Marks()  # ``x.to(table)``, and not written anywhere yet
         self._told = False
 
     def operator(self, call: OperatorCall) -> None:

@@ -34,7 +34,6 @@ class Thawed(Detector):
         super().__init__(facts)
         self._wrapper: weakref.ref[Any] | None = None
         self._trained: frozenset[int] = frozenset()  # ids, as the wrapper ran first
-        self._line: SourceLine | None = None
         self._told = False
 
     def applied(self) -> bool:
@@ -55,19 +54,18 @@ class Thawed(Detector):
             return
         backend = self.facts.backend
         known, held = backend.reduced_by(wrapper), {id(each) for each in event.tensors}
-        own = self._parameters(wrapper)
         if known is None:
             return
         met = {id(each) for each in backend.met_by(wrapper)}
-        own = [each for each in own if id(each) in held and backend.gradient_of(each) is not None]
+        own = [each for each in self._parameters(wrapper) if id(each) in held and backend.gradient_of(each) is not None]
         strange = [each for each in own if id(each) not in met] if met else []
         if strange:
             self._told = True
             self._tell_strange(wrapper, strange, event)
             return
-        late = [each for each in own if id(each) not in self._trained]
         if len(own) > known:
             self._told = True
+            late = [each for each in own if id(each) not in self._trained]
             self._tell(wrapper, known, own, late, event)
 
     def _parameters(self, wrapper: Any) -> list[Any]:

@@ -41,8 +41,8 @@ class ConstantScores(Detector):
     (N, 1), and one was to be turned: (N, 1) and (1, N).
 
     Evidence: the shapes of the scores and of what they became, and the lines of the broadcast and of the softmax.
-    Mistaken for: a mask that is learnt, or added to scores that differ by themselves, and a fill that a softmax leaves
-    something of (not told); an even choice that is meant has nothing to learn.
+    Mistaken for: a mask that is learnt, or added to scores that differ by themselves, trained or not, and a fill that a
+    softmax leaves something of (not told); an even choice that is meant has nothing to learn.
     Cost: in sampled iterations a look at each operator's name, and at the shapes of sums, masks and copies.
     """
 
@@ -82,6 +82,9 @@ class ConstantScores(Detector):
         axes = frozenset(range(-len(sizes), 0))
         for each in learnt:
             axes &= self._constant(each, sizes)
+        for each in call.operands if name in _ADDS and axes else ():
+            if not any(each is one for one in learnt) and not (name == "add" and self._is_mask(each)):
+                axes &= self._constant(each, sizes)  # scores that nobody trains, which differ by themselves
         if not axes:
             return
         known = next((spread.what for each in learnt if (spread := self._spread.of(each)) is not None), None)
@@ -99,6 +102,14 @@ class ConstantScores(Detector):
             at for at in range(-len(sizes), 0)
             if sizes[at] > 1 and (at in kept or (-at <= len(own) and own[at] == 1))
         )  # fmt: skip
+
+    def _is_mask(self, value: Any) -> bool:
+        """Whether it is 0 where it leaves a score, and takes it away everywhere else."""
+        read = values.stats(self.facts.backend, value)
+        if read is None or read.positive or read.pos_inf or read.nan:
+            return False
+        exact = values.numbers(self.facts.backend, value) if read.negative else None
+        return not read.negative or (exact is not None and all(each == 0 or each <= _MASKED for each in exact.flat))
 
     def _takes_away(self, call: OperatorCall, learnt: list[Any]) -> bool:
         """Whether a mask puts numbers there that a softmax leaves nothing of."""

@@ -104,6 +104,14 @@ RIGHT = {
         ),
     },
 }  # fmt: skip
+# Scores that nobody trains decide, beside one for each row that is trained in vain: the weights differ.
+GIVEN = "scores = self.mine(h) * self.theirs(h) + linked_to"
+DECIDED = {
+    "torch": _program(TORCH.replace("class Attention", "linked_to = -3 * torch.rand(24, 24)\nclass Attention"), GIVEN),
+    "paddle": _program(
+        PADDLE.replace("class Attention", "linked_to = -3 * paddle.rand([24, 24])\nclass Attention"), GIVEN
+    ),
+}
 _ROUNDING = 1e-6  # gradients of about 1 are cancelled
 
 
@@ -112,6 +120,7 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     name = request.param
     texts = {f"wrong {key}": text for key, text in WRONG[name].items()}
     texts |= {f"right {key}": text for key, text in RIGHT[name].items()}
+    texts["decided"] = DECIDED[name]
     found = diagnose_each(name, tmp_path_factory.mktemp("programs"), texts)
     return {"": name, **found}  # type: ignore[dict-item]
 
@@ -134,6 +143,13 @@ def test_the_broadcast_is_the_cause(runs: dict[str, Run]) -> None:
         found = run.check_first("zero-gradient")
         assert "scores that are one and the same" in found["message"], (key, found)
         assert max(_gradients(run)) < _ROUNDING, (key, run.output)
+
+
+@each
+def test_nothing_is_said_of_scores_that_differ_untrained(runs: dict[str, Run]) -> None:
+    run = runs["decided"]
+    assert not any("one and the same" in found["message"] for found in run.every), run
+    assert max(_gradients(run)) < _ROUNDING, run.output
 
 
 @each
