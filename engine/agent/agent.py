@@ -21,11 +21,13 @@ from typing import TYPE_CHECKING, Any
 from adbg.engine import own_threads
 from adbg.engine.agent import import_watch as importwatch
 from adbg.engine.agent.aids import AidSwitches
+from adbg.engine.agent.child_process import ForkedChild, hear_of_the_end
 from adbg.engine.agent.client import Client
 from adbg.engine.agent.connection import Connection
 from adbg.engine.agent.diagnosing import Diagnosing
 from adbg.engine.agent.events import Events
-from adbg.engine.agent.ranks import RankFacts
+from adbg.engine.agent.late_facts import LateFacts
+from adbg.engine.agent.ranks import RankFacts, environment_rank
 from adbg.engine.agent.requests import Requests
 from adbg.engine.agent.run_record import RunRecord
 from adbg.engine.agent.unmatched import UnmatchedBreakpoints
@@ -57,7 +59,6 @@ if TYPE_CHECKING:
 ENDING = 2.0  # seconds that the end of the program waits for threads of adbg's
 PATIENCE = 30.0  # seconds that a program waits for a front end that does not speak
 LEAVING = 1.0  # seconds that a front end which hung up has to be gone
-AGAIN = 0.2  # seconds between two looks at what a process learns late: 9 us of a backward call's begin
 _current: Agent | None = None
 _registered = False  # with ``os`` and ``atexit``, for all agents of this process
 _behind: set[str] = set()  # frameworks whose own clean-up comes later than ``_at_exit``
@@ -97,6 +98,8 @@ def start(
         print(f"adbg: user {user} listens at {config.socket}, nothing was sent: running undebugged", file=sys.stderr)
         return None
     agent = Agent(config, main, backends, os.path.dirname(config.socket))
+    if not main:
+        hear_of_the_end(_child_ends)
     agent.serve(sock, hello=True)
     if not agent.configured.wait(patience):
         print(f"adbg: the front end said nothing for {patience:.0f} s: running on, nothing armed", file=sys.stderr)
@@ -119,7 +122,7 @@ class Agent:
         global _current
         self.config = config
         self.main = main
-        self.rank = _environment_rank()
+        self.rank = environment_rank()
         self.configured = Flag()
         self.client: Client | None = None
         self._taking = threading.Lock()
@@ -144,7 +147,7 @@ class Agent:
         node_log = NodeLog(self.log_levels, self.record.place_log)
         unmatched = UnmatchedBreakpoints(session, self)
         session.observe(Gatherer(session), Collector(lambda: session.notify))
-        session.observe(_LateFacts(self), self.ledger, self.captures, self.events, unmatched, self.log_levels)
+        session.observe(LateFacts(self), self.ledger, self.captures, self.events, unmatched, self.log_levels)
         session.observe(node_log, self.aids, self.ranks, self.digests)
         self.memory = MemoryWatch(session, self.event)
         if main:
@@ -233,7 +236,7 @@ class Agent:
 
     def _known_rank(self) -> int | None:
         known = [backend.rank() for backend in self.session.backends]
-        return next((r for r in (*known, _environment_rank()) if r is not None), self.rank)
+        return next((r for r in (*known, environment_rank()) if r is not None), self.rank)
 
     def _new_group(self, groups: Sequence[p.ProcessGroup]) -> None:
         """A process group is used for the first time: now this process has a rank, and something to be recorded."""
@@ -290,17 +293,17 @@ class Agent:
 
     # ---- end
 
-    def before_end(self) -> None:
-        """The program ends, perhaps by an exception that nothing caught."""
+    def before_end(self, error: BaseException | None, interrupted: bool) -> None:
+        """The program ends, by ``error`` where nothing caught that; ``interrupted``: by Ctrl-C."""
         if os.getpid() != self._pid or self.client is None:
             return
         if self.profiling is not None:
             self.profiling.program_ends()
-        self.diagnosing.program_ends(uncaught(), interrupted())
+        self.diagnosing.program_ends(error, interrupted)
         try:
-            stop_at_uncaught(self.session)
-        except Exception as error:
-            self.session.problems.defect("the exception that ends the program cannot be shown", error)
+            stop_at_uncaught(self.session, error)
+        except Exception as defect:
+            self.session.problems.defect("the exception that ends the program cannot be shown", defect)
 
     def close(self) -> None:
         """The program ends: send and write what is still waiting (at most a second each)."""
@@ -345,34 +348,19 @@ class Agent:
             _current = None
 
     def abandon(self) -> None:
-        """In a forked child: no threads, no client, nothing armed, nothing recorded."""
+        """In a forked child: no threads, no client, nothing armed, nothing recorded. Where the front end was dialled,
+        a child that trains dials it, too: one that came into a running process is told of no others."""
         client, self.client = self.client, None
+        child = ForkedChild(self.config, _start_in_child) if client is not None and not self.late else None
         if client is not None:
             client.connection.abandon()
         sys.breakpointhook = self._breakpointhook
         self.record.abandon()
-        self.session.abandon()
-
-
-class _LateFacts(Observer):
-    """Has the agent look, but not 3,000 times a second, at what a process learns only while it runs."""
-
-    patient = True
-
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
-        self._due = 0.0
-
-    def before_backward(self) -> None:
-        now = time.monotonic()
-        if now >= self._due:
-            self._due = now + AGAIN
-            self._agent.look_again()
-            self._agent.record.look_again()
-            self._agent.ranks.groups.look_again()
-
-    def before_stop(self) -> None:
-        self._agent.look_again()
+        if self._watcher is not None:
+            self._watcher.abandon()
+        self.session.abandon(child and child.trains)
+        if child is not None:
+            child.wait_for_imports(REGISTRY)
 
 
 def _register_once() -> None:
@@ -403,7 +391,17 @@ def _close() -> None:
 
 def _at_exit() -> None:
     if _current is not None:
-        _current.before_end()
+        _current.before_end(uncaught(), interrupted())
+
+
+def _start_in_child(config: SessionConfig) -> None:
+    start(config, main=False)
+
+
+def _child_ends(error: BaseException | None) -> None:
+    if _current is not None:
+        _current.before_end(error if isinstance(error, Exception) else None, isinstance(error, KeyboardInterrupt))
+    _close()
 
 
 def _forked() -> None:
@@ -411,16 +409,6 @@ def _forked() -> None:
     agent, _current = _current, None
     if agent is not None:
         agent.abandon()
-
-
-def _environment_rank() -> int | None:
-    """As torchrun, paddle.distributed.launch and mpirun tell it. Spawned ranks learn it from what spawned them, and
-    show it once they have joined a process group (``Backend.rank``)."""
-    for name in ("RANK", "PADDLE_TRAINER_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"):
-        text = os.environ.get(name, "")
-        if text.isdigit():
-            return int(text)
-    return None
 
 
 def _framework(backend: Backend) -> p.Framework:

@@ -112,6 +112,11 @@ class ImportWatcher:
             self._pending.clear()
             self._take_out()
 
+    def abandon(self) -> None:
+        """``leave`` in a forked child: whoever held the lock is not here."""
+        self._pending.clear()
+        self._take_out()
+
     def _take_out(self) -> None:
         try:
             sys.meta_path.remove(self)

@@ -22,6 +22,16 @@ from adbg.engine.session.session import Session
 SETTINGS = 4  # of one group's time-out that are told: a collective that waits is younger than the last ones
 
 
+def environment_rank() -> int | None:
+    """As torchrun, paddle.distributed.launch and mpirun tell it. Spawned ranks learn it from what spawned them, and
+    show it once they have joined a process group (``Backend.rank``)."""
+    for name in ("RANK", "PADDLE_TRAINER_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"):
+        text = os.environ.get(name, "")
+        if text.isdigit():
+            return int(text)
+    return None
+
+
 class RankFacts(Observer):
     """Knows the backward call that runs, where calls are reported. ``last_collective`` is set by what follows those."""
 

@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from adbg.engine.session.session import Session
 
 
-def stop_at_uncaught(session: Session) -> None:
-    """As the program ends: stop where the exception that ends it was raised, if there is one, and it was not shown as
+def stop_at_uncaught(session: Session, error: BaseException | None) -> None:
+    """As the program ends: stop where the ``error`` that ends it was raised, if there is one, and it was not shown as
     an error of a backward."""
-    error = uncaught()
     if error is None or _was_shown(session, error):
         return
     frame = failed_frame(error) or _innermost(error)

@@ -146,16 +146,19 @@ class Session:
         if parked is not None:
             parked.let_go(PATIENCE)
 
-    def abandon(self) -> None:
-        """In a forked child: nothing armed, nobody notified. Locks are left alone: their holders are not here."""
+    def abandon(self, trains: Callable[[], None] | None = None) -> None:
+        """In a forked child: nothing armed, nobody notified. Locks are left alone: their holders are not here.
+        ``trains`` as in ``Backend.abandon``."""
         self.attached = self.deciding = False
         self.parked = None
         self.notify = Notify()
         self.turn.quiet = ()
-        gone: list[Observer | Backend] = [*self._observers, *self.backends]
-        for each in gone:
+        for observer in self._observers:
             with suppress(Exception):
-                each.abandon()
+                observer.abandon()
+        for backend in self.backends:
+            with suppress(Exception):
+                backend.abandon(trains)
         self._observers.clear()
 
     def change(self, what: Callable[[], T]) -> T:

@@ -105,9 +105,10 @@ class Backend(abc.ABC):
         """After ``uninstall``: this backend is not used again, and the process runs on without adbg."""
         self.uninstall()
 
-    def abandon(self) -> None:
+    def abandon(self, trains: Callable[[], None] | None = None) -> None:
         """``uninstall`` in a forked child, where locks may be held by threads that are not here: never waits for
-        one."""
+        one. ``trains`` is called once, on the thread that does it, as this process begins to train (makes an optimizer,
+        joins a process group, calls backward): where another backend may come in."""
         self.uninstall()
 
     @abc.abstractmethod

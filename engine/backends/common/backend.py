@@ -27,6 +27,7 @@ from adbg.engine.backends.common.allocators import allocators_of
 from adbg.engine.backends.common.observing.module_calls import Modules
 from adbg.engine.backends.common.private_use import PrivateUse
 from adbg.engine.backends.common.timing.phases import PhaseTaps, TellPhase
+from adbg.engine.backends.common.training_start import TrainingStart
 from adbg.engine.backends.common.user_files import FrameFilter
 from adbg.engine.native import load
 from adbg.engine.outside import suppress
@@ -100,6 +101,7 @@ class FrameworkBackend(Backend):
     _forward: ForwardTimer | None = None  # None: the framework gives no safe way
     _creations: Watching
     _native_lines: Callable[[], Sequence[DoctorLine]] = staticmethod(native_off)
+    _training: Callable[[], Iterable[tuple[Any, str]]] = staticmethod(tuple)  # what only a process calls that trains
     _told: Mapping[str, Callable[[bool], None]] = {}  # by who watches iterations
 
     def reducer(self) -> str:
@@ -112,6 +114,11 @@ class FrameworkBackend(Backend):
         taps = self.collectives()
         if taps is not None:
             taps.install()
+
+    def abandon(self, trains: Callable[[], None] | None = None) -> None:
+        self.uninstall()
+        if trains is not None:
+            TrainingStart(self._training(), trains)
 
     def uninstall(self) -> None:
         self._phases.watch(None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import paddle
@@ -63,6 +63,12 @@ _LIMITS = (
 )
 
 
+def _training() -> Iterable[tuple[Any, str]]:
+    calls = [(private.eager, "run_backward"), (private.eager, "run_partial_grad")]
+    joins = [(paddle.distributed, "init_parallel_env"), (paddle.distributed.parallel, "init_parallel_env")]
+    return [(paddle.optimizer.Optimizer, "__init__"), *calls, *joins]
+
+
 class PaddleBackend(FrameworkBackend):
     """PaddlePaddle's dynamic graph."""
 
@@ -76,6 +82,7 @@ class PaddleBackend(FrameworkBackend):
     _make_taps = staticmethod(observing.taps)
     reducer_kind = paddle.DataParallel
     reduced_by = staticmethod(groups.reduced_by)
+    _training = staticmethod(_training)
     _native_lines = staticmethod(native_lines)
     _entry: EngineEntry
     _modules: Modules
@@ -153,14 +160,14 @@ class PaddleBackend(FrameworkBackend):
         symbols.leave()
         leave_census()
 
-    def abandon(self) -> None:
+    def abandon(self, trains: Callable[[], None] | None = None) -> None:
         self._flags.abandon()
         self._stacks.abandon()
         self._modules.unwatch()
         self._aids.restore()
         symbols.abandon()
         abandon_core()
-        self.uninstall()
+        super().abandon(trains)
 
     def set_stacks(self, on: bool) -> None:
         self._stacks.history.switched(on)

@@ -4,6 +4,7 @@ the thread that calls them (see each), ``arm`` and ``set_stacks`` also on the re
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import types
 from collections.abc import Callable, Iterable, Sequence
@@ -36,6 +37,7 @@ from adbg.engine.frames import locals_elsewhere
 from adbg.engine.protocol.messages import GroupTimeout
 from adbg.engine.types import NodeInfo, SourceLine
 
+_GROUPS = "torch.distributed.distributed_c10d"
 _LIMITS = (
     (
         "backward started from C++",
@@ -67,6 +69,13 @@ class _Evaluating(threading.local):
     grad_mode: bool | None = None
 
 
+def _training() -> Iterable[tuple[Any, str]]:
+    joins = "init_process_group"
+    used = [sys.modules[name] for name in ("torch.distributed", _GROUPS) if name in sys.modules]
+    calls = [(torch.autograd, "backward"), (torch.autograd, "grad")]
+    return [(torch.optim.Optimizer, "__init__"), *calls, *((module, joins) for module in used)]
+
+
 class TorchBackend(FrameworkBackend):
     """PyTorch's autograd engine."""
 
@@ -79,6 +88,7 @@ class TorchBackend(FrameworkBackend):
     reducer_kind = torch.nn.parallel.DistributedDataParallel
     reduced_by = staticmethod(groups.reduced_by)
     met_by = staticmethod(groups.met_by)
+    _training = staticmethod(_training)
     _entry: EngineEntry
     _modules: Modules
 
@@ -115,7 +125,7 @@ class TorchBackend(FrameworkBackend):
 
     # ---- in and out
 
-    def abandon(self) -> None:
+    def abandon(self, trains: Callable[[], None] | None = None) -> None:
         self._services.touched.abandon()
         if self._core.module is not None:
             screen.abandon(self._core)
@@ -124,7 +134,7 @@ class TorchBackend(FrameworkBackend):
         self._entry.calls.abandon()
         self._creations = Creations(self._stacks)
         self._stacks.abandon()
-        self.uninstall()
+        super().abandon(trains)
 
     def uninstall(self) -> None:
         super().uninstall()
