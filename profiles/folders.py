@@ -40,7 +40,7 @@ def make_folder(parent: str, profiler: str) -> str:
     except OSError as error:
         raise ProfileError(
             f"the profile cannot be written to {parent}: {error.strerror}",
-            "nothing is profiled; name a folder that you may write to: --run-dir DIR, or `in DIR` behind the region",
+            "nothing is profiled; name a folder that you may write to: --run-dir DIR, or `in DIR` after the region",
         ) from None
 
 
@@ -65,5 +65,5 @@ def reason(error: BaseException, folder: str) -> str:
         return str(error)
     if isinstance(error, OSError):
         text = f"the profile cannot be written to {folder}: {error.strerror or error}"
-        return f"{text} (what was saved before is kept; `in DIR` behind the region, or --run-dir, names another folder)"
+        return f"{text} (what was saved before is kept; `in DIR` after the region, or --run-dir, names another folder)"
     return f"{type(error).__name__}: {error}"

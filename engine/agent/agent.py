@@ -14,7 +14,6 @@ import platform
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +46,6 @@ from adbg.engine.outside import own
 from adbg.engine.protocol import messages as p
 from adbg.engine.protocol.rendezvous import SessionConfig, peer_of
 from adbg.engine.session.collecting import Collector
-from adbg.engine.session.observers import Observer
 from adbg.engine.session.post_mortem import interrupted, stop_at_uncaught, uncaught
 from adbg.engine.session.session import Session
 from adbg.engine.session.stop_point import PausedPoint
@@ -358,7 +356,7 @@ class Agent:
         self.record.abandon()
         if self._watcher is not None:
             self._watcher.abandon()
-        self.session.abandon(child and child.trains)
+        self.session.abandon(child.trains if child is not None else None)
         if child is not None:
             child.wait_for_imports(REGISTRY)
 

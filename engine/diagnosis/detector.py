@@ -40,7 +40,7 @@ class Detector(Watcher):
         kinds: the kinds of findings that it can tell, the main one first.
         needs: taps that it wants in every iteration: cheap ones only. An instance may change its own from the next on,
             or, as a module begins or ends (``facts.other_needs``), at once.
-        sampled: taps that it wants in the sampled iterations (1 to 3, 8, 10, 11, 16, ..., the first behind a new
+        sampled: taps that it wants in the sampled iterations (1 to 3, 8, 10, 11, 16, ..., the first after a new
             optimizer; all with ``--deep``).
         gradients: it wants ``node_end`` of every node in the sampled iterations.
         screens: it wants every gradient of every backward looked at for NaN and infinity (``node_end`` of bad ones).

@@ -1,7 +1,7 @@
 """Diagnosis of this process: the detectors, which taps are in for them, and when they are asked.
 
 Optimistic watch, precise look: cheap taps are in always; operators, hooks and every gradient are watched in sampled
-iterations (1 to 3, then every power of two from 8 on, some round numbers, and the first three behind a new optimizer),
+iterations (1 to 3, then every power of two from 8 on, some round numbers, and the first three after a new optimizer),
 or in each one when it is asked to look deep.
 
 What was switched on while the program runs begins with the end of the next outermost backward: taps are put in between
@@ -52,7 +52,7 @@ class Diagnosis(Observer):
 
     Args:
         only: kinds of findings, empty for all.
-        iterations: nothing is watched behind so many iterations of the loop and what follows the last; 0: no end.
+        iterations: nothing is watched after so many iterations of the loop and what follows the last; 0: no end.
         running: the program is under way, and this is not one of its threads.
     """
 

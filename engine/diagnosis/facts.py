@@ -52,7 +52,7 @@ class Facts:
         self.sampled = True
         self.stepping = self.other_needs = False
         self.at_backward = False  # it ends between a forward and its backward: as many iterations were asked for
-        self.cut_short = False  # what would have come behind the last backward may not have: an exception, Ctrl-C
+        self.cut_short = False  # what would have come after the last backward may not have: an exception, Ctrl-C
         self.warned = Warned()  # what NumPy says
         self.node_lines = NodeLines(backend)
         self.findings: dict[int, Finding] = {}

@@ -23,8 +23,8 @@ from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
 
 FIRST = 10  # iterations that are followed closely
-_MOST_FOLLOWED = 100  # behind these
-_LOOKS = 4  # that many iterations behind a change
+_MOST_FOLLOWED = 100  # after these
+_LOOKS = 4  # that many iterations after a change
 _MOST_HELD = 600  # tensors of one optimizer whose gradients are followed
 _MOST_OPTIMIZERS = 32  # from then on those that are gone are forgotten
 _MOST_MOMENTS = 256
@@ -58,7 +58,7 @@ class Held:
     named: bool  # a module has it under that name
     begun: float | None = None
     ended: float | None = None
-    after: float | None = None  # behind the last step
+    after: float | None = None  # after the last step
     cleared: bool = True
     received: bool = False
     stale: int = 0
@@ -73,7 +73,7 @@ class Held:
 class Optimizer:
     """``blind``: not every backward since its last step was followed. ``rates``: (lowest, highest) at each step.
     ``followed``: steps of which every backward was, ``at_once``: the last one is such. ``rewound``: steps that were
-    undone before the next one, behind a backward that ran with what they had made. ``stepped``: the last iteration in
+    undone before the next one, after a backward that ran with what they had made. ``stepped``: the last iteration in
     which it stepped."""
 
     key: int
@@ -153,7 +153,7 @@ class Ledger:
         self.until = max(self.until, self.facts.iteration + iterations)
 
     def _fresh(self) -> bool:
-        """An optimizer steps its first times, or backward reaches other weights: a phase begins, behind a pre-training.
+        """An optimizer steps its first times, or backward reaches other weights: a phase begins, after a pre-training.
         Not without end, where each iteration makes a new one."""
         wanted = self.facts.iteration <= self.until or any(each.steps < FIRST for each in self.optimizers.values())
         if wanted and self._followed < _MOST_FOLLOWED:
@@ -328,7 +328,7 @@ class Ledger:
         return max(holding, key=lambda seen: len(seen.parameters), default=None)
 
     def since_backward(self) -> list[Moment]:
-        """Moments behind the last backward, in order."""
+        """Moments after the last backward, in order."""
         found: list[Moment] = []
         for moment in reversed(self.moments):
             if moment.what == "backward":

@@ -60,7 +60,7 @@ def _place(line: SourceLine) -> tuple[str, int]:
 
 
 def as_typed(commands: Sequence[str]) -> list[str]:
-    """Behind breakpoints, what looks comes at the stop, behind ``c``. What can only be asked at a stop has one
+    """Behind breakpoints, what looks comes at the stop, after ``c``. What can only be asked at a stop has one
     first."""
     typed: list[str] = []
     if commands and commands[0] in _AT_STOP:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _FIRST = 3
-#: What a loop does in every 5th, 10th, 25th, 50th or 100th of its iterations, before the backward or behind it.
+#: What a loop does in every 5th, 10th, 25th, 50th or 100th of its iterations, before the backward or after it.
 _ROUND = frozenset({10, 11, 20, 21, 50, 51, 100, 101})
 _MOST = 4  # phases; meta learning makes an optimizer a task
 
@@ -14,7 +14,7 @@ def is_sampled(iteration: int) -> bool:
 
 
 class Sampling:
-    """Those, and the first whole ones of a phase behind a pre-training: a model that was frozen, and given adapters."""
+    """Those, and the first whole ones of a phase after a pre-training: a model that was frozen, and given adapters."""
 
     def __init__(self) -> None:
         self._until = 0

@@ -152,7 +152,7 @@ def _warn_of_own(parser: argparse.ArgumentParser, words: Sequence[str], script: 
         return
     for name in meant:
         if name not in text:
-            told = f"{name} stands behind {script} and belongs to it; adbg's options come first"
+            told = f"{name} stands after {script} and belongs to it; adbg's options come first"
             print(f"adbg: warning: {told}: adbg profile {name} … {script}", file=sys.stderr)
 
 

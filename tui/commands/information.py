@@ -164,7 +164,7 @@ def graph_result(debugger: Debugger, argument: str) -> CommandResult:
     more = "more than " if page.truncated else ""
     head = f"backward {page.backward}: nodes #{start} to #{last} of {more}{page.total}"
     if last < page.total:
-        head += f"; `info graph #{last + 1}` lists those behind"
+        head += f"; `info graph #{last + 1}` lists those after"
     elif start > 1:
         head += f"; `info graph #{max(1, start - GRAPH_ROWS)}` lists those before"
     head += f"\n{page.note}" if page.note else ""

@@ -47,7 +47,7 @@ def _reason(debugger: Debugger, row: Breakpoint) -> str:
     unseen = f" in the first {cut:,} nodes of a backward, and the rest ran unseen" if cut else ""
     if row.kind is SpecKind.INDEX:
         if cut:
-            return f"nodes behind the first {cut:,} of a backward ran unseen"
+            return f"nodes after the first {cut:,} of a backward ran unseen"
         return f"the largest backward had {debugger.run.largest} nodes"
     if row.kind is SpecKind.NONFINITE:
         return f"no nan and no inf was seen{unseen}"

@@ -212,7 +212,7 @@ def report_lines(
     lines = [headline(rows, examined, progress), *(line.text for line in list_lines(rows, width))]
     ends = examined_lines(examined, progress, bool(rows))
     if any(not each.startswith("adbg ") for row in rows for each in row.finding.next):
-        ends.append(f"`adbg run {words or 'SCRIPT'}` opens the debugger: type there what stands behind `next`")
+        ends.append(f"`adbg run {words or 'SCRIPT'}` opens the debugger: type there what stands after `next`")
     for each in ends:
         lines += wrap(each, max(width, 20), break_on_hyphens=False)  # names of kinds stay whole
     return lines
@@ -265,11 +265,9 @@ def examined_lines(examined: Sequence[Examined], progress: Progress, found: bool
     if not progress.iterations:
         if found:
             return [*lines, "no backward was called while it watched: little else was looked for"]
-        # A debugger's threads do not survive a fork: such a child runs on without it.
-        forks = "a process that the program forks is not watched, one that it spawns is (start_method='spawn')"
-        return [*lines, forks] if progress.ended else lines
+        return lines
     if clear and progress.alive and not progress.ended and progress.iterations == 1:
-        lines.append("the first iteration is under way: little was looked at, and what is not found is told behind it")
+        lines.append("the first iteration is under way: little was looked at, and what is not found is told after it")
     elif clear:
         yet = " so far" if progress.alive and not progress.ended else ""
         others = f"{len(clear)} other kind{'s' * (len(clear) > 1)} of findings" if found else ", ".join(clear)

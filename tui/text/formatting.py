@@ -293,7 +293,7 @@ def _breakpoint_words(stop: NodeStop) -> str:
 def place_in_run(stop: NodeStop) -> str:
     """ "before BmmBackward0#3, node 113 of 1045 of backward 1"."""
     level = f", nested {stop.depth} deep" if stop.depth else ""
-    unseen = " (those behind run unseen)" if stop.truncated else ""
+    unseen = " (those after run unseen)" if stop.truncated else ""
     if stop.phase is Phase.BEGIN:
         return f"backward {stop.backward} begins{level}: {total_text(stop)} nodes{unseen}"
     if stop.phase is Phase.END:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import _thread
 import functools
+import types
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 from adbg.engine.outside import DISGUISED
 
@@ -42,7 +43,7 @@ class TrainingStart:
             now = getattr(owner, name, original)  # what the debugger put there as it came sees this call, too
             return (original if now is begins else now)(*args, **kwargs)
 
-        DISGUISED.add(begins.__code__)
+        DISGUISED.add(cast(types.FunctionType, begins).__code__)
         return begins
 
     def _leave(self) -> None:

@@ -83,7 +83,7 @@ _SWITCHES = (
         "works; sets call_stack_level 3", _nan, lambda f: str(f[_NAN_LEVEL]) if f[_NAN] else "off",
     ),
     _Switch(
-        "sync", (_SYNC,), "on | off", "waits for the device behind every operator: an error is met where it is made",
+        "sync", (_SYNC,), "on | off", "waits for the device after every operator: an error is met where it is made",
         "ignored: operators on the CPU are done when they return", "works", _on_off(_SYNC),
         lambda f: "on" if f[_SYNC] else "off",
     ),

@@ -51,7 +51,7 @@ from adbg.engine.types import SourceLine
 
 _LIMITS = (
     ("to_static", "a region compiled by paddle.jit.to_static is one node; static graphs have no backward to stop in"),
-    ("behind an accumulate node", "Paddle has no hook there: reported when the next node's turn comes, .grad is set"),
+    ("after an accumulate node", "Paddle has no hook there: reported when the next node's turn comes, .grad is set"),
     (
         "forward stacks",
         "at call stack level 3 Paddle's own error texts get longer, and a small operator takes 3.5 times",

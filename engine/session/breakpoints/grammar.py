@@ -206,7 +206,7 @@ def _parse_head(spec: str, head: str) -> tuple[SpecKind, str, int]:
     prefix, colon, pattern = head.partition(":")
     if colon and prefix in _PREFIXES and not pattern.startswith(":"):
         if not pattern:
-            raise _bad(spec, f"nothing after {head!r}", f"a name or glob behind {head}", f"{head}{_EXAMPLES[prefix]}")
+            raise _bad(spec, f"nothing after {head!r}", f"a name or glob after {head}", f"{head}{_EXAMPLES[prefix]}")
         return _parse_pattern(spec, _PREFIXES[prefix], pattern)
     if colon and "::" not in head:
         return _parse_line(spec, head)

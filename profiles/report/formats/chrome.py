@@ -230,7 +230,7 @@ def write(profile: Profile, path: Path) -> None:
     for span in profile.spans or _laid_out(profile):
         events.add(span)
     if not profile.spans:
-        events.note("no time line was recorded: samples are laid out one behind the other")
+        events.note("no time line was recorded: samples are laid out one after the other")
     path.write_text(json.dumps(events.body()), "utf-8")
 
 

@@ -302,4 +302,4 @@ def test_a_weight_that_one_rank_changes(tmp_path: Path) -> None:
     found = [each for each in findings(outcome) if each["severity"] != "note"]
     one = check(found, "drifted-parameters", None, outcome)
     assert "2.weight;" in one["message"] and "the same gradients" in one["message"], str(one)
-    assert "behind backward 2" in one["message"], str(one)
+    assert "after backward 2" in one["message"], str(one)

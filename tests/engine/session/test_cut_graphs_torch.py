@@ -49,7 +49,7 @@ def test_a_stop_in_a_cut_graph_says_so_and_one_in_a_whole_graph_does_not(tmp_pat
         assert stop_title(whole).endswith("node 3 of 25 of backward 1")
         cut = from_json(NodeStop, run.peer.go())
         assert cut.truncated and cut.total < 205
-        assert stop_title(cut).endswith(f"node 3 of more than {cut.total} of backward 2 (those behind run unseen)")
+        assert stop_title(cut).endswith(f"node 3 of more than {cut.total} of backward 2 (those after run unseen)")
         assert run.peer.request("adbg/graph", start=1, count=1)["truncated"] is True
         text = "".join(text for text, _ in progress_field(cut.index, cut.total, 16, cut.truncated))
         assert text == f"3/{cut.total}+ rest unseen", "no share of a total that is not known"

@@ -284,7 +284,7 @@ def test_help_of_a_file_and_an_option_behind_the_script(tmp_path: Path, capsys: 
     script.write_text("parser.add_argument('--iterations')\n")
     _warn_of_own(parser_of("profile", Profile_()), ["--with=yep", "--iterations", "3", "--mine"], str(script))
     said = capsys.readouterr().err.splitlines()
-    assert len(said) == 1 and "--with stands behind" in said[0], "the script has --iterations itself"
+    assert len(said) == 1 and "--with stands after" in said[0], "the script has --iterations itself"
 
 
 @pytest.mark.parametrize(

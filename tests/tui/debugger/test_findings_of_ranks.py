@@ -26,7 +26,7 @@ def test_what_was_the_same_and_is_not() -> None:
     assert both(job, facts(1, "a"), facts(1, "a")) == []
     (found,) = both(job, facts(2, "b", "g0"), facts(2, "c", "g1"))
     assert (found.kind, found.severity, found.cause) == ("drifted-parameters", "error", LINE)
-    assert "behind backward 2: w" in found.message and "different gradients" in found.message
+    assert "after backward 2: w" in found.message and "different gradients" in found.message
     assert both(job, facts(3, "d", "g0"), facts(3, "e", "g1")) == [], "told once"
     (gone,) = both(job, facts(4, "f"), facts(4, "f"))
     assert gone.confidence == 0, "averaged from time to time: taken back"

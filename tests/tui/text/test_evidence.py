@@ -75,12 +75,12 @@ def test_what_it_rests_on_comes_behind() -> None:
 
 
 def test_what_was_made_between_two_nodes() -> None:
-    here = "NaN appeared between two nodes: behind MulBackward0#1 and before Sqrt (tiny_gpt.py:20), by"
+    here = "NaN appeared between two nodes: after MulBackward0#1 and before Sqrt (tiny_gpt.py:20), by"
     assert verdict_text(stop(BETWEEN)) == f"{here} a tensor hook or an in-place change"
     assert verdict_text(stop(replace(MADE, origin=Origin.PASSED_ON), BETWEEN)).startswith(here)
     many = replace(BETWEEN, nan=0, inf=1, after=tuple("abcdef"), others=2, summed=True)
     assert verdict_text(stop(many, reason=StopReason.INF)) == (
-        "Inf appeared between two nodes: behind a, b, c, 5 others and before Sqrt (tiny_gpt.py:20), "
+        "Inf appeared between two nodes: after a, b, c, 5 others and before Sqrt (tiny_gpt.py:20), "
         "by their sum, a tensor hook or an in-place change"
     )
 

@@ -46,7 +46,7 @@ _ALL_KEYS = (
     ("j k g G", "down, up, the first, the last; the mouse selects"),
     ("enter", "go there: its node in the graph, its value, and the line to change in the source"),
     ("space", "more of a finding that is longer than its half of the screen"),
-    ("1 … 9", "run the command of that number behind `next`; one for a shell is copied"),
+    ("1 … 9", "run the command of that number after `next`; one for a shell is copied"),
     ("y", "copy the finding, with all that proves it"),
     ("r", "have the program look now (it is asked now and again anyway)"),
     ("escape q F8", "back"),

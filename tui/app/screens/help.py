@@ -26,7 +26,7 @@ INTRO = (
 READING = (
     ("● ▶ ○", "a node that has run, the current one, one still to run; red: NaN or Inf in its gradients"),
     ("│ ╭ ╯ ─", "lanes: an edge runs down from a node to the one that receives its gradient"),
-    ("»", "more lanes than fit; a dot behind it: the node is in one of those"),
+    ("»", "more lanes than fit; a dot after it: the node is in one of those"),
     ("⤓#45 ⤒#12", "an edge too long to draw: it continues at #45, it comes from #12"),
     ("Mm +2ac", "the name is MmBackward0 in short; 2 accumulate nodes (.grad) that it feeds are folded: space"),
     ("T →w", "the one accumulate node that it feeds is that of the parameter w"),

@@ -100,7 +100,7 @@ class Job:
     def _drifted(iteration: int, known: Mapping[int, RankFacts], names: Sequence[str], since: int) -> Finding:
         first = names[0]
         one = next(iter(known.values()))
-        when = f"behind backward {since + 1}" + (f" and before {iteration + 1}" if iteration > since + 1 else "")
+        when = f"after backward {since + 1}" + (f" and before {iteration + 1}" if iteration > since + 1 else "")
         evidence = [
             f"{first} was the same on all {len(known)} ranks as backward {since + 1} began, to the bit",
             _hashes(first, known),

@@ -40,7 +40,7 @@ class WithItself(Detector):
         super().__init__(facts)
         self._stepped = ""  # who stepped last, and where: what an event holds is not kept alive
         self._steps = 0
-        self._kept: Marks[int] = Marks()  # made of a weight, behind how many steps
+        self._kept: Marks[int] = Marks()  # made of a weight, after how many steps
         self._told = False
 
     def optimizer(self, event: OptimizerEvent) -> None:

@@ -55,7 +55,7 @@ class Restored(Detector):
     written back (``p.copy_(kept)``, ``set_value``, ``p.data = kept``, ``load_state_dict``): what was kept is the
     weight's own memory, so that writing it back does nothing.
 
-    Evidence: the line that made what is kept, the line that changed the weight behind it, hashes of its values then and
+    Evidence: the line that made what is kept, the line that changed the weight after it, hashes of its values then and
     as it is restored, and the same memory on both sides.
     Mistaken for: a copy (``clone()``, ``deepcopy``: other memory), weights that share memory and are loaded (not told:
     nothing changed since), what is made of a weight, worked on and written back (not told: it is no backup), ``.data``

@@ -97,7 +97,7 @@ class AlongBatch:
         self._marks.put(result, what, call.name, line)
 
     def _turn(self, call: OperatorCall) -> None:
-        """Also through what works element by element behind it."""
+        """Also through what works element by element after it."""
         source, result, line = call.operands[0], call.results[0], line_of(call.lines)
         before = self._turned.of(source)
         lines = before.what if before is not None else ()

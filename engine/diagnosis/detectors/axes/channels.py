@@ -52,7 +52,7 @@ class _Viewed:
 
 
 class Channels:
-    """Told where the layer behind the reshape takes as many channels as lie along another axis in front of it: where a
+    """Told where the layer after the reshape takes as many channels as lie along another axis in front of it: where a
     layer gave them (a linear layer along the last axis, a convolution along the second one), or, of data, in front of a
     convolution, a normalisation of channels or a recurrent layer. Axes of one element do not count, nor does what was
     laid out anew before, or random numbers that nothing else is made of; nor where the last axis may have whole rows of
@@ -191,7 +191,7 @@ def channels_of(call: OperatorCall, name: str) -> int | None:
 
 
 def _behind(call: OperatorCall, axis: int) -> int | None:
-    """Where an axis is behind what turns it, or works element by element."""
+    """Where an axis is after what turns it, or works element by element."""
     turned = axis_behind(call, axis)
     return axis if turned is None and shape(call.results[0]) == shape(call.operands[0]) else turned
 

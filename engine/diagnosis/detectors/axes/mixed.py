@@ -20,7 +20,7 @@ _KEEPS = frozenset({"neg", "clone", "contiguous", "float", "double", "to", "cast
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """Before and behind a reshape; ``mixed`` where the second ones are the first in another order."""
+    """Before and after a reshape; ``mixed`` where the second ones are the first in another order."""
 
     before: list[int]
     behind: list[int]

@@ -11,7 +11,7 @@ from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
 
-_LOOKS = 4  # backwards behind which there was more each time
+_LOOKS = 4  # backwards after which there was more each time
 _SURE = 12  # of a tensor that every iteration uses: gradients of several batches may be summed on purpose
 _MOST = 500  # tensors that are remembered
 _SUMS = 4  # of one backward, whose gradients are looked into
@@ -27,7 +27,7 @@ class GraphGradients(Detector):
     Evidence: tensors of earlier iterations that are alive, only for their ``.grad`` has a graph, one or more in
     addition in each of four backwards; or the number of nodes of earlier iterations in the graph of the same gradient,
     which grows over twelve.
-    Mistaken for: ``autograd.grad(create_graph=True)``, which leaves no ``.grad``; gradients that are set to None behind
+    Mistaken for: ``autograd.grad(create_graph=True)``, which leaves no ``.grad``; gradients that are set to None after
     the step, as optimizers of second order want it (less at a later look: taken back).
     Cost: in backwards with ``create_graph`` a look at each leaf's gradient; nothing in others.
     """
@@ -110,7 +110,7 @@ class GraphGradients(Detector):
         older = self._older[id(leaf)]
         message = (
             f".grad of {name} keeps the graphs of all earlier backwards: backward(create_graph=True) adds a gradient "
-            "with a graph to it each time, and memory grows; set .grad to None behind the step, or use autograd.grad"
+            "with a graph to it each time, and memory grows; set .grad to None after the step, or use autograd.grad"
         )
         told = ", ".join(map(str, older[-5:]))
         evidence = [f"nodes of earlier iterations in the graph of that gradient, backward by backward: {told}"]

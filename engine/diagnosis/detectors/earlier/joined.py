@@ -122,7 +122,7 @@ class Joining(Detector):
 
     @staticmethod
     def _behind(call: BackwardCall, than: Call, older: set[int]) -> set[int]:
-        """The nodes made of older ones behind ``than`` in its own iteration, as the source has it: a moving average
+        """The nodes made of older ones after ``than`` in its own iteration, as the source has it: a moving average
         that is brought up to date after the step. They join no graphs, what takes them in the next iteration does."""
         if not older or call.count() > _LARGEST:
             return set()

@@ -12,7 +12,7 @@ TOGETHER, APART, CLEARED = "together", "apart", "cleared"
 
 def parted_at(facts: Facts, call: BackwardCall, shared: int) -> str:
     """Of a generator and its critic, "apart": node ``shared`` was made of what one optimizer holds, and what other ones
-    hold comes behind it. "cleared": the former's gradients were cleared since the backward before, so that those of the
+    hold comes after it. "cleared": the former's gradients were cleared since the backward before, so that those of the
     first loss are of no use. "together" where the same optimizer trains both sides, or none is known."""
     below = reached_from(call, shared)
     behind, before = _owners(facts, call, below), _owners(facts, call, set(call.order()) - below)

@@ -113,7 +113,7 @@ class SecondBackward(Joining):
         what = f"'{name}'" if name else f"the result of {older.unique_name}"
         when = f"before backward {by.number}"
         if not self.is_older(call, link.older, by):
-            when = f"behind backward {by.number}, of what that had freed"
+            when = f"after backward {by.number}, of what that had freed"
         evidence = [
             f"{newer.unique_name} ({place(newer.forward)}), made since, takes what {older.unique_name} "
             f"({place(older.forward)}) made {when}",

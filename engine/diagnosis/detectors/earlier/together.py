@@ -48,7 +48,7 @@ def first_of(before: Sequence[Place], now: Sequence[Place], made: Sequence[Sourc
 
 
 def is_behind(made: Sequence[SourceLine], call: Sequence[Place]) -> bool:
-    """Whether what made a node stands behind a backward call in the function that both were called from. ``made``: its
+    """Whether what made a node stands after a backward call in the function that both were called from. ``made``: its
     lines of the program, outermost first."""
     for mine, place in zip([each for each in made if not _is_inline(each.function)], call[::-1]):
         theirs = _line(place)
@@ -119,7 +119,7 @@ def line_in_scope_of(line: SourceLine, call: Sequence[Place]) -> SourceLine | No
 
 def _stepping(scopes: Sequence[ast.AST | None], line: int) -> _Loop | None:
     """The innermost loop around a line of the first of these functions in which an optimizer steps: in itself, or in
-    one of the functions behind, which are called in it."""
+    one of the functions after, which are called in it."""
     if scopes[0] is None:
         return None
     within = any(_steps(each) for each in scopes[1:] if each is not None)

@@ -21,14 +21,14 @@ from adbg.engine.python.user_code import user_frame
 from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
 
-_FIRST = 16  # forwards behind a backward at which variables are looked at first
+_FIRST = 16  # forwards after a backward at which variables are looked at first
 _LOOKS = 3
 _SECONDS = 1.0  # of a run that is spent on looks
 _FEW = 4  # tensors of a variable whose graphs are counted
 _MOST_NODES = 10_000  # of one such graph, as ``memory/growth.py`` has it
 _STILL = 1_000  # and where it has half as many: whether it is still there
 _PACE = 0.25  # tensors, or nodes, that a variable gains with each forward
-_MANY = 128  # forwards behind which a local variable with one tensor, or what is cut somewhere, is told as a warning
+_MANY = 128  # forwards after which a local variable with one tensor, or what is cut somewhere, is told as a warning
 _CUTS = frozenset(("detach", "detach_", "clear", "pop", "popleft", "popitem", "item"))
 
 
@@ -59,7 +59,7 @@ class GraphKeptOn(Detector):
     before its backward (fewer than twice what came between two backwards before; where an exception or Ctrl-C ends the
     program, a note). Below 128 forwards a local variable with a single tensor, or one that the source cuts somewhere,
     is a note.
-    Cost: a few values per forward of an outermost module; 1-100 ms behind 16, 24, 32, 48, 72, ... forwards with a graph
+    Cost: a few values per forward of an outermost module; 1-100 ms after 16, 24, 32, 48, 72, ... forwards with a graph
     without a backward, twice the usual number at least, and 1 s in all.
     """
 
@@ -208,7 +208,7 @@ class GraphKeptOn(Detector):
 
     def _tell(self, kept: _Growing, count: int) -> None:
         facts = self.facts
-        held = ", ".join(f"{number} (behind {forwards} forwards)" for forwards, number in kept.counts)
+        held = ", ".join(f"{number} (after {forwards} forwards)" for forwards, number in kept.counts)
         what = "the graphs of all earlier forwards" if kept.nodes else f"{kept.counts[-1][1]} tensors with their graphs"
         since = f"since that of iteration {facts.iteration}" if facts.iteration else "in this program"
         evidence = [
@@ -239,7 +239,7 @@ def _tensors(backend: Any, value: Any, depth: int) -> Iterator[Any]:
 
 
 def _fed_back(name: str, line: SourceLine) -> SourceLine | None:
-    """The line that gives a variable its value in a loop that took it before: ``h = new`` behind ``new = cell(h)``."""
+    """The line that gives a variable its value in a loop that took it before: ``h = new`` after ``new = cell(h)``."""
     scope = scope_at(line.file, line.line)
     for loop in inside(scope) if scope is not None else ():
         if not isinstance(loop, (ast.For, ast.While)):

@@ -46,7 +46,7 @@ class Contract(Detector):
         self._seen: set[type] = set()
         self._told: set[tuple[type, str]] = set()
         self._attributes = Attributes(facts)
-        self._replaced: list[tuple[Replaced, int, FoundAt, SourceLine | None]] = []  # told behind that backward
+        self._replaced: list[tuple[Replaced, int, FoundAt, SourceLine | None]] = []  # told after that backward
 
     def applied(self) -> bool:
         return bool(self._seen)
@@ -54,7 +54,7 @@ class Contract(Detector):
     def function(self, call: FunctionCall) -> None:
         if call.phase != "forward":
             return
-        # A checkpoint applies it again within the backward, right before it is needed, and may break off behind what it
+        # A checkpoint applies it again within the backward, right before it is needed, and may break off after what it
         # saves: then it reads its own.
         self._replaced = [each for each in self._replaced if each[0].function is not call.function]
         if call.error is not None:

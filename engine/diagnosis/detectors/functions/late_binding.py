@@ -42,7 +42,7 @@ class LateBinding(Detector):
     with the value of the last turn (another layer's mask, another layer's name).
 
     Evidence: the hooks of that line share one variable, which was another object when all but the last were registered.
-    Mistaken for: a variable of a loop that trains, or one that code behind the loop sets (a step counter), which a hook
+    Mistaken for: a variable of a loop that trains, or one that code after the loop sets (a step counter), which a hook
     is to see as it is then: only hooks that are registered between two backwards are compared. A default argument
     (``lambda g, mask=mask:``), ``functools.partial`` and a function that makes the hook bind it at once (not told).
     Cost: the variables of each hook that is registered, once.
@@ -104,7 +104,7 @@ class LateBinding(Detector):
             if line in self._told or len({each.target for each in bound}) < 2:
                 continue
             for name in self._names[line, code]:
-                # The last one sees what it was registered with: else something behind the loop set it.
+                # The last one sees what it was registered with: else something after the loop set it.
                 others = sum(each.changed(name) for each in bound)
                 if others and not bound[-1].changed(name):
                     self._tell(line, code, name, len(bound), others)

@@ -290,7 +290,7 @@ def _handed_on(tree: ast.AST, context: str, arguments: Mapping[str, int]) -> dic
 
 
 def _handed_back(tree: ast.AST, handed: Mapping[str, int]) -> dict[str, int]:
-    """What backward calls these: "ctx.layer", and "layer" behind ``layer = ctx.layer``."""
+    """What backward calls these: "ctx.layer", and "layer" after ``layer = ctx.layer``."""
     context = next(iter(parameters_of(tree)), "")
     found = {f"{context}.{name}": at for name, at in handed.items()}
     for target, value in _set_in(tree):

@@ -35,7 +35,7 @@ class RecomputeDiffers(Detector):
     PyTorch also a number that each pass changes and that the region computes with, where no operator differs.
 
     Evidence: the first operator whose value differs between the two passes, with both norms; or the attribute, with its
-    values behind both passes. The cause is the only place in the source of the region, and of what it calls, that draws
+    values after both passes. The cause is the only place in the source of the region, and of what it calls, that draws
     numbers of Python's or NumPy's, or changes what it reads; the call of the checkpoint where there are several.
     Mistaken for: kernels that are not deterministic differ by less than 1e-4 and are not told; counters that no
     operator is given are not told; nor are statistics that each pass moves on (those of a BatchNorm), where nothing
@@ -124,7 +124,7 @@ class RecomputeDiffers(Detector):
                 "value than without the checkpoint",
                 iteration=max(1, facts.iteration), forward=call.line, cause=facts.cause(call.at),
                 evidence=[
-                    f"{name} is {first:g} behind the first pass, and {second:g} behind the second one, in backward",
+                    f"{name} is {first:g} after the first pass, and {second:g} after the second one, in backward",
                     f"{call.first[0]} in the first pass: norm {call.first[1]:.8g}; the second pass ended before it, "
                     "or came to the same",
                 ],

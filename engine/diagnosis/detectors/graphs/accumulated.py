@@ -55,7 +55,7 @@ class Accumulated(Detector):
     keeps beside its data, buffers that are written anew (``copy_``, ``fill_``). Of a method with another name, and of a
     loop, only what adds something random and is handed on (a warning), and not where a name speaks of a simulation,
     which may carry its state on like that.
-    Cost: none where no source has such a statement; else checksums of 16 elements behind each forward, 2,000 times.
+    Cost: none where no source has such a statement; else checksums of 16 elements after each forward, 2,000 times.
     """
 
     def __init__(self, facts: Any) -> None:

@@ -32,7 +32,7 @@ _MOST = 8000
 @dataclass(slots=True)
 class Known:
     """What reached a tensor: ``values`` and ``gradients`` are bits of leaves, ``cuts`` and ``rounds`` of calls.
-    ``counted``: the cuts behind which it was made a count or an index, which carries no gradient whatever is cut."""
+    ``counted``: the cuts after which it was made a count or an index, which carries no gradient whatever is cut."""
 
     ref: Any
     values: int
@@ -55,7 +55,7 @@ class Leaf:
 
 @dataclass(slots=True)
 class Cut:
-    """A call behind which there is less gradient than value. ``lost``: bits of leaves."""
+    """A call after which there is less gradient than value. ``lost``: bits of leaves."""
 
     name: str
     lines: tuple[SourceLine, ...]
@@ -70,7 +70,7 @@ class Flow:
         self.leaves: dict[int, Leaf] = {}
         self.cuts: list[Cut] = []
         self.rounds: list[Cut] = []
-        self.escapes: list[Cut] = []  # in order, the last of each place behind the others
+        self.escapes: list[Cut] = []  # in order, the last of each place after the others
         self._cut_at: dict[tuple[str, SourceLine | None], int] = {}
         self._round_at: dict[tuple[str, SourceLine | None], int] = {}
         self.stepping = False  # what an optimizer writes is no initialisation

@@ -157,7 +157,7 @@ class InPlace(Detector):
         if named:
             self._untracked.wrote(call, line, value, where)
         leaf = self.facts.title_of(value) or "a parameter" if value.is_leaf and value.requires_grad else ""
-        # An operator's own node is made behind its write, and saves what that made.
+        # An operator's own node is made after its write, and saves what that made.
         own = named and call.grad_mode and not value.is_leaf and self.facts.backend.has_graph(value)
         mark = self.facts.backend.made_so_far()
         mark = mark - 1 if mark is not None and own else mark
@@ -306,7 +306,7 @@ class InPlace(Detector):
         message = f"{write.name} at {place(write.line)} overwrites {thing}{victim}{saved}"
         if write.leaf:
             evidence.append(
-                f"{write.leaf} is a parameter: an optimizer's step belongs behind the last backward that uses it"
+                f"{write.leaf} is a parameter: an optimizer's step belongs after the last backward that uses it"
             )
         facts.tell(
             Finding(0, "in-place", "error", 0.97, message, node, running.call.number, None, forward,
@@ -346,7 +346,7 @@ class InPlace(Detector):
         facts = self.facts
         taker, maker = carried
         evidence.append(f"{maker.name} at {place(maker.line)} made the tensor, before the step at {place(write.line)}")
-        evidence.append(f"{taker.name} at {place(taker.line)} took it, behind that step: detach() it in between")
+        evidence.append(f"{taker.name} at {place(taker.line)} took it, after that step: detach() it in between")
         message = (
             f"a tensor of the iteration before is used again at {place(taker.line)} without detach(): its graph needs "
             f"{write.leaf} as it was before {place(write.line)} changed it"

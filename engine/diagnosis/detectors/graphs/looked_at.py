@@ -36,7 +36,7 @@ _NO_GRAD = re.compile(r"no_grad|inference_mode|set_grad_enabled")
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """``line`` makes ``name`` of something's memory, ``written`` writes to it, and ``read`` takes it behind that."""
+    """``line`` makes ``name`` of something's memory, ``written`` writes to it, and ``read`` takes it after that."""
 
     line: SourceLine
     name: str
@@ -57,7 +57,7 @@ class LookedAt(LoopDetector):
     """Weights are changed between two steps by code that only wants to look at them: what ``detach()`` gives shares the
     memory of the weight, and is written to for a statistic (``w = p.detach(); w[w.abs() < 0.1] = 0``).
 
-    Evidence: hashes of weights behind a step and before the next one, and the only place of the source that writes to
+    Evidence: hashes of weights after a step and before the next one, and the only place of the source that writes to
     such a variable and computes something of it then.
     Mistaken for: weights that are clipped, pruned, averaged or loaded between steps: not told where the write is under
     ``no_grad``, of what is no weight by the source, its variable is returned, kept or not read again, or the function
@@ -109,7 +109,7 @@ class LookedAt(LoopDetector):
                 "is only looked at",
                 cause=self.facts.cause(look.line),
                 evidence=[
-                    *(f"hash of {watched.held[at].name}: {watched.after[at]:08x} behind a step, {now[at]:08x} before "
+                    *(f"hash of {watched.held[at].name}: {watched.after[at]:08x} after a step, {now[at]:08x} before "
                       "the next" for at in changed[:3]),
                     f"{look.line.function} writes to it (`{self.facts.text_of(written)}`), and takes it in line "
                     f"{look.read} then",

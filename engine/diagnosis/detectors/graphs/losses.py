@@ -262,7 +262,7 @@ class LossInput(Detector):
 
 @detector("promoted")
 class Promoted(Detector):
-    """A float32 tensor that carries gradients meets a float64 one that carries none, and everything behind is float64.
+    """A float32 tensor that carries gradients meets a float64 one that carries none, and everything after is float64.
     Evidence: the types of the operands and of the result.
     Mistaken for: sums that are taken in float64 on purpose; therefore a note.
     Cost: in sampled iterations a look at the types of each operator's operands.

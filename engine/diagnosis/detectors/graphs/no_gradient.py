@@ -47,7 +47,7 @@ class NoGradient(Detector):
     the gradient of what is rounded and detaches what it is rounded from (``q + (w - q).detach()``), that is the line.
     "non-leaf-gradient": an optimizer holds, or the script reads .grad of, what an operator made of a parameter.
     Gradients that were switched off and never on again are told by the line of the switch.
-    Evidence: the parameters, the call behind which their values go on and their gradients do not.
+    Evidence: the parameters, the call after which their values go on and their gradients do not.
     Mistaken for: a part that is trained later than the program ran (a note where its optimizer never stepped), target
     networks and codebooks that are updated by hand (a note where their values change without a step), a last bias where
     only slopes are trained on (a gradient that is asked for counts where no call cuts the weights off a loss).
@@ -66,7 +66,7 @@ class NoGradient(Detector):
         self._given = 0  # bits of leaves that got a gradient
         self._asked = 0  # of those that a gradient of theirs was asked for of, as autograd.grad does
         self._lost: dict[int, int] = defaultdict(int)  # by bit of a leaf: the cuts on its way to a loss
-        self._direct: dict[int, int] = defaultdict(int)  # of these, those with no count or index behind them
+        self._direct: dict[int, int] = defaultdict(int)  # of these, those with no count or index after them
         self._seen = False
         self._roots: list[Known | None] = []
         self._told: dict[tuple[Any, ...], tuple[int, int]] = {}  # what was told: (id, bits)

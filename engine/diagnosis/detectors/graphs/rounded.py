@@ -60,7 +60,7 @@ class Rounded:
             self._tell(self._flow.rounds[at], names)
 
     def told_of(self, line: SourceLine | None) -> int | None:
-        """The finding that says why a gradient is 0 behind what rounds at that line."""
+        """The finding that says why a gradient is 0 after what rounds at that line."""
         return self._told.get(line)
 
     def _tell(self, turn: Cut, names: list[str]) -> None:

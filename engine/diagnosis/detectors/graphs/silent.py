@@ -280,7 +280,7 @@ class Silent:
             "its version counter did not move, so backward cannot tell",
         ]
         if write.leaf:
-            evidence.append("an update of parameters belongs behind the backward that uses them")
+            evidence.append("an update of parameters belongs after the backward that uses them")
         return self._found(running, key, write.line, message, evidence, 0.85)
 
     def _found(
@@ -347,7 +347,7 @@ def sharing(line: SourceLine | None) -> SourceLine | None:
 
 
 def _writing(line: SourceLine | None) -> SourceLine | None:
-    """The line behind the one that made the array where it is written into, by its name."""
+    """The line after the one that made the array where it is written into, by its name."""
     if line is None:
         return None
     text = linecache.getline(line.file, line.line).partition("#")[0]

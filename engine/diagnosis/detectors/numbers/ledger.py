@@ -27,7 +27,7 @@ from adbg.engine.outside import suppress
 from adbg.engine.types import SourceLine
 
 _MOST = 5_000  # results that are remembered
-_BETWEEN = 64  # operators behind one backward
+_BETWEEN = 64  # operators after one backward
 _MAKERS = {"full", "full_like", "tensor", "to_tensor", "as_tensor", "new_full", "fill_", "masked_fill", "where"}
 _TAKERS = {"tensor", "to_tensor", "as_tensor"}
 

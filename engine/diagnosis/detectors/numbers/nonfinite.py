@@ -75,7 +75,7 @@ class NonFinite(Detector):
         self._pending: list[tuple[Finding, list[str], bool]] = []
         self._skipped = Skipped(facts)
         self._scalars: dict[tuple[str, int], Made] = {}  # losses that are not finite, by line, without a backward yet
-        self._skipped_losses: list[Made] = []  # not finite, and a backward came behind that was not theirs
+        self._skipped_losses: list[Made] = []  # not finite, and a backward came after that was not theirs
         self._raised: tuple[str, list[Made]] = "", []  # by the last operator that did, and what was not finite there
         self._spent = 0.0
         self._hidden = not facts.backend.capabilities.saved_tensors

@@ -42,7 +42,7 @@ class Origins:
                 evidence += edges
                 why = f"the derivative of {op} is not finite at {singular.EDGES[op]}"
                 if made.masked:
-                    why += ", and 0 * inf is NaN: a mask behind an operator does not keep its derivative away"
+                    why += ", and 0 * inf is NaN: a mask after an operator does not keep its derivative away"
         masks = self._masks(call, key) if made.masked else []
         evidence += masks
         advice: list[str] = []

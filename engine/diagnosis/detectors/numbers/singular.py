@@ -73,7 +73,7 @@ def made_in_backward(op: str, incoming: float | None, operands: Mapping[str, flo
     elif op == "atan2" and self == 0 and other == 0:
         why = "the derivative of atan2 is not defined at (0, 0)"
     if why and incoming == 0:
-        why += ", and 0 * inf is NaN: a mask behind an operator does not keep its derivative away"
+        why += ", and 0 * inf is NaN: a mask after an operator does not keep its derivative away"
     return why
 
 

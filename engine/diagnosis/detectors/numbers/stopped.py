@@ -79,7 +79,7 @@ class AtStop:
         edge = singular.EDGES[op]
         return (
             f"the gradient that comes in is exactly 0 there, and 0 * inf is NaN: the derivative of {op} is not finite "
-            f"at {edge}, and a mask behind an operator does not keep its derivative away"
+            f"at {edge}, and a mask after an operator does not keep its derivative away"
         )
 
     def _of_half(self, found: Finding, leaving: Sequence[Any]) -> Finding:

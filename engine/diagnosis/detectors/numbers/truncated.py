@@ -121,7 +121,7 @@ class Written(Detector):
     """Values with fractions are written into a tensor of integers, which drops these (``returns = zeros_like(rewards)``
     of whole rewards, ``returns[t] = running``), and what is learnt is compared with it, or multiplied by it.
 
-    Evidence: how many of the values lost what they had behind the point, one of them, the type of the tensor.
+    Evidence: how many of the values lost what they had after the point, one of them, the type of the tensor.
     Mistaken for: whole numbers of a floating type, what is cast to integers by name (not told), counts (nothing is
     lost), what is used as an index or overwritten since, images of uint8, what no prediction meets. A warning: a target
     may be cut on purpose.
@@ -191,7 +191,7 @@ class Written(Detector):
             f"{place(line)} takes that together with what is learnt"
         )
         evidence = [
-            f"{written.cut:,} of {written.seen:,} values that were written lost what they had behind the point: "
+            f"{written.cut:,} of {written.seen:,} values that were written lost what they had after the point: "
             f"{written.value:.6g} became {int(written.value)}",
             f"the tensor is {written.kind}: make it of a floating type (dtype=float32)",
         ]

@@ -19,8 +19,8 @@ from adbg.engine.types import SourceLine
 class Thawed(Detector):
     """Parameters take gradients, and a wrapper that averages these between ranks (DistributedDataParallel,
     DataParallel) was made while they were frozen: it takes the parameters once, as it is made, so that each rank trains
-    those by its own batches alone. Made anew behind the line that thaws them, it knows them. Or they were put into the
-    module behind the wrapper (a new head; not seen on Paddle, whose wrapper keeps no list).
+    those by its own batches alone. Made anew after the line that thaws them, it knows them. Or they were put into the
+    module after the wrapper (a new head; not seen on Paddle, whose wrapper keeps no list).
 
     Evidence: how many parameters the wrapper itself says that it averages, and how many of its module get a gradient.
     Mistaken for: parameters that the program has the wrapper ignore, and whose gradients it averages itself (not told
@@ -79,8 +79,8 @@ class Thawed(Detector):
         made = next(filter(None, map(facts.born, strange)), None)
         message = (
             f"{kind} does not average the gradients of {facts.some([facts.title_of(each) for each in strange])}: these "
-            f"were put into the module, at {place(made)}, behind the line that wrapped it, {place(wrapped)}; each rank "
-            "trains its own, from its own first values; wrap the model behind that"
+            f"were put into the module, at {place(made)}, after the line that wrapped it, {place(wrapped)}; each rank "
+            "trains its own, from its own first values; wrap the model after that"
         )
         evidence = [
             f"{len(strange)} parameters with a gradient at the step of {place(event.line)} in iteration "
@@ -101,7 +101,7 @@ class Thawed(Detector):
         which = facts.some(names) if late else f"{len(own) - known} of {facts.some(names)}"
         message = (
             f"{kind} does not average the gradients of {which}: these were frozen as it was made{where}, and take "
-            "gradients now; each rank trains them by its own batches alone; wrap the model anew behind the line that "
+            "gradients now; each rank trains them by its own batches alone; wrap the model anew after the line that "
             "thaws them, or thaw them before it is wrapped"
         )
         evidence = [

@@ -35,7 +35,7 @@ class _Scheduler:
 
 @detector("zero-learning-rate")
 class StepsInBatches(LoopDetector):
-    """A schedule with milestones in epochs is stepped behind every batch: the rate falls to a small part of its first
+    """A schedule with milestones in epochs is stepped after every batch: the rate falls to a small part of its first
     within the first epoch, stays there, and the run hardly learns.
 
     Evidence: the rates, at which step they fell last, how often optimizer and scheduler stepped, and the two loops, of
@@ -102,7 +102,7 @@ class StepsInBatches(LoopDetector):
                 cause=facts.cause(known.line or known.made),
                 evidence=[
                     f"the rate changed at steps {', '.join(str(at + 1) for at in falls[:6])}"
-                    f"{', …' if len(falls) > 6 else ''}, and not in the {len(rates) - last} steps behind these",
+                    f"{', …' if len(falls) > 6 else ''}, and not in the {len(rates) - last} steps after these",
                     f"{known.kind}, made at {place(known.made)}, stepped {known.stepped} times in {place(known.line)}, "
                     f"{owner.kind} {len(rates)}",
                 ],

@@ -97,7 +97,7 @@ class StepsForEpochs(LoopDetector):
         rates, steps = [high for _, high in owner.rates], len(owner.rates)
         marks = [0, *(at for at in course.at if at)]
         gaps = [second - first for first, second in itertools.pairwise(marks)]
-        seen = [rates[at] for at in dict.fromkeys(marks) if at < steps]  # at the first step behind each
+        seen = [rates[at] for at in dict.fromkeys(marks) if at < steps]  # at the first step after each
         if not gaps or min(gaps) < _GAP or len(seen) < 2 or not max(rates):
             return
         peak = course.peak or (owner.first_rate or 0.0)
@@ -114,7 +114,7 @@ class StepsForEpochs(LoopDetector):
         self._tell(
             "error", 0.88,
             f"{course.kind} counts optimizer steps, and steps once for {_range(gaps)} of them: {start}the rate of "
-            f"{owner.kind} comes to {max(seen):.3g} of {peak:.3g}; step it behind each step of the optimizer",
+            f"{owner.kind} comes to {max(seen):.3g} of {peak:.3g}; step it after each step of the optimizer",
             course.line, [
                 *self._counted(course, owner, seen),
                 f"it comes to {peak:.3g} with its step {need}: {owner.kind} did {len(owner.rates)}",
@@ -127,7 +127,7 @@ class StepsForEpochs(LoopDetector):
         self._tell(
             "warning", 0.75,
             f"the first {lost} steps of {owner.kind} have a learning rate of 0 and train nothing: {course.kind} begins "
-            "at 0, and steps only behind them",
+            "at 0, and steps only after them",
             line or course.line, [
                 *self._counted(course, owner, seen), *([f"{gave[1]}: {self.facts.text_of(gave[0])}"] if gave else []),
             ], owner,
@@ -137,7 +137,7 @@ class StepsForEpochs(LoopDetector):
     def _counted(course: _Course, owner: Optimizer, seen: list[float]) -> Iterator[str]:
         yield f"{course.kind} stepped {len(course.at)} times in {place(course.line)}, {owner.kind} {len(owner.rates)}"
         shown = ", ".join(f"{rate:.3g}" for rate in seen[:6])
-        yield f"the rate at the start, and behind steps of the scheduler: {shown}{', …' * (len(seen) > 6)}"
+        yield f"the rate at the start, and after steps of the scheduler: {shown}{', …' * (len(seen) > 6)}"
 
     def _tell(
         self, severity: str, sure: float, text: str, line: SourceLine | None, evidence: list[str], owner: Optimizer

@@ -94,7 +94,7 @@ class ZeroRate(LoopDetector):
         never = scheduler is not None and (ahead or by_scheduler) and not stepped
         if never:
             line = optimizer.step_line or scheduler
-            source = "its scheduler begins at 0, and is never stepped: its step() is missing behind the optimizer's"
+            source = "its scheduler begins at 0, and is never stepped: its step() is missing after the optimizer's"
             evidence.append(f"the scheduler was made in {place(scheduler)}; its step() was never called")
             evidence += [
                 f"{kind}, which holds it, would step it in {at.function}, which never came to that: {place(at)}"

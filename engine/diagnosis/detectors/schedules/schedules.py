@@ -80,7 +80,7 @@ class ScheduleOrder(LoopDetector):
         self._told.add(key)
         evidence = [f"scheduler.step() in {place(line)} ran {self._count[key]} times, {where}"]
         if step is not None:
-            evidence.append(f"the optimizer steps behind it, in {place(step)}")
+            evidence.append(f"the optimizer steps after it, in {place(step)}")
         self.facts.tell(
             Finding(
                 0, "schedule-order", "warning", confidence,

@@ -1,4 +1,4 @@
-"""Biases that were given a value below 0 before training, of which nothing behind them comes above 0 again."""
+"""Biases that were given a value below 0 before training, of which nothing after them comes above 0 again."""
 
 from __future__ import annotations
 
@@ -65,6 +65,6 @@ class LowBiases:
         self._known.put(value, Low(low if low is not None else 0.0, line), call.name, line)
 
     def of(self, names: list[str]) -> tuple[str, Low] | None:
-        """The one among parameters of these names, where in every look all behind it was below 0 by it alone."""
+        """The one among parameters of these names, where in every look all after it was below 0 by it alone."""
         low = [(name, each) for name in names for each in self._seen.values() if name in each.names]
         return next(((name, each) for name, each in low if each.reach is not None), None)

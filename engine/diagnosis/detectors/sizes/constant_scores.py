@@ -18,7 +18,7 @@ _FILLS = frozenset({"where", "masked_fill"})
 _COPIES = frozenset({"expand", "expand_as", "broadcast_to", "tile", "repeat"})
 _KEEPS = frozenset({"clone", "contiguous", "float", "double", "half", "bfloat16", "to", "cast", "assign"})
 _BENDS = _KEEPS | frozenset({"leaky_relu", "relu", "elu", "tanh", "sigmoid", "dropout", "scale"})
-_MASKED = -1e4  # what is put in the place of a score is at most this: nothing is left of it behind a softmax
+_MASKED = -1e4  # what is put in the place of a score is at most this: nothing is left of it after a softmax
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from adbg.engine.protocol.messages import Finding, FoundAt
 from adbg.engine.session.running_call import Running, Visit
 from adbg.engine.types import SourceLine
 
-LEAST = 4  # nodes of one kind, one behind the other
+LEAST = 4  # nodes of one kind, one after the other
 _RATIO = 1e-5  # between the first and the last of them
 _SURE = 1e-7
 _ALONE = 0.9  # share of the factors that are fixed: nothing that is learned makes the gradient shrink

@@ -84,7 +84,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where what made a gradient zero comes from, behind the line that computes it. ``line``: None where that one says
+    """Where what made a gradient zero comes from, after the line that computes it. ``line``: None where that one says
     what it is (``relu(self.fc(x))``)."""
 
     line: SourceLine | None = None

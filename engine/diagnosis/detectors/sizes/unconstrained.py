@@ -57,7 +57,7 @@ def _too_large(facts: Facts, op: str, operand: Any) -> tuple[str, SourceLine | N
 
 
 def _gone_below(facts: Facts, op: str, operand: Any) -> tuple[str, SourceLine | None] | None:
-    """What is to be said of the parameter behind an operand of ``op``, and the line that gives it to its module: of the
+    """What is to be said of the parameter after an operand of ``op``, and the line that gives it to its module: of the
     nearest one that has elements below what ``op`` takes, with nothing but operators element by element in between.
     None where there is none."""
     bound = _BOUNDS.get(op)

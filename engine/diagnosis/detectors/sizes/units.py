@@ -63,7 +63,7 @@ class DeadUnits(Detector):
     derivative less than 1 % is left.
 
     Evidence: per unit, the gradients that flow into the activation and what leaves it; shares by iteration.
-    Mistaken for: hinge losses and masks, which are behind no layer, and units that get no gradient, are not counted.
+    Mistaken for: hinge losses and masks, which are after no layer, and units that get no gradient, are not counted.
     Nor are those of a layer that was pruned: all weights of theirs are 0. Gates whose bias was set by hand, to begin
     open or closed, are a note. Of a layer of less than 8 units all have to be dead. Where all units are dead from the
     start zero-gradient tells, if a parameter has a name.
@@ -102,7 +102,7 @@ class DeadUnits(Detector):
         if entering is None or leaving is None or entering.shape != leaving.shape or len(leaving.shape) < 2:
             return
         if entering.first_bad() is not None or leaving.first_bad() is not None:
-            return  # behind a NaN nothing is dead or saturated
+            return  # after a NaN nothing is dead or saturated
         at = 1 if axis == "first" else len(leaving.shape) - 1
         count = leaving.shape[at]
         if count >= _FEWEST or size.op in _STOP:

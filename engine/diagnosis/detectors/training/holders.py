@@ -178,7 +178,7 @@ class NotOptimized(LoopDetector):
             norm = self.facts.backend.norm(tensor)
             name, shape = self.facts.name_of(tensor), self.facts.shape(tensor)
             title = self.ledger.title(tensor, name) if name else ""
-            # The model may be another one from here on (fine-tuning behind a pre-training): three looks are wanted.
+            # The model may be another one from here on (fine-tuning after a pre-training): three looks are wanted.
             self._until = max(self._until, self.facts.iteration + 2)
             self.ledger.follow(2)  # it may be gone, or replaced again, by the next one that is sampled
             called = "" if name else variable_of(tensor, line).name
@@ -321,7 +321,7 @@ class NotOptimized(LoopDetector):
             replaced = replacing(self._files(optimizer, leaves), paths, optimizer.variable.short)
             when = "had trained the ones before"
             if replaced is not None:
-                line, advice = replaced, f"; give it the new ones, or make it anew, behind {place(replaced)}"
+                line, advice = replaced, f"; give it the new ones, or make it anew, after {place(replaced)}"
         self._found.append(
             Finding(
                 0, "stale-parameters", "error", 0.93,

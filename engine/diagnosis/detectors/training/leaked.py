@@ -91,7 +91,7 @@ class LeakedGradients(LoopDetector):
                 self._left[optimizer.key] = _Left(others[0].key, line, [held.ended for held in optimizer.held])
 
     def _goes_through(self, running: Running, optimizer: Optimizer, other: Optimizer) -> bool:
-        """All that the other one holds lies behind all that this one does, on the way of the gradient."""
+        """All that the other one holds lies after all that this one does, on the way of the gradient."""
         call = running.call
         which = call.location, optimizer.key, other.key
         if which not in self._through:

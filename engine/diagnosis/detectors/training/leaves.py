@@ -29,7 +29,7 @@ class Leaf:
     cleared: bool = False  # a backward found it without a gradient, after it had one
     path: str = ""  # the name as commands take it
     called: str = ""  # where the program keeps it: of one without a name, or in a plain container
-    last: bool = False  # every backward came to it behind all that are optimized: it is upstream of those
+    last: bool = False  # every backward came to it after all that are optimized: it is upstream of those
     with_steps: bool = False
 
     @property

@@ -52,7 +52,7 @@ class _Looks:
 
 @detector("wrong-mode")
 class WrongMode(LoopDetector):
-    """A model with Dropout or BatchNorm that is trained in evaluation mode (eval() without a train() behind it, or with
+    """A model with Dropout or BatchNorm that is trained in evaluation mode (eval() without a train() after it, or with
     an assignment to ``training``, which does not reach the parts), or evaluated in training mode; or one whose
     evaluation drops at random all the same: ``F.dropout(x)`` leaves ``training`` at its default, True, and
     ``scaled_dot_product_attention(dropout_p=0.1)`` knows no mode. As a note:
@@ -62,7 +62,7 @@ class WrongMode(LoopDetector):
     Mistaken for: ``training=True`` that is written out (not told), a frozen backbone (only what steps is looked at),
     BatchNorm that is frozen, weights and statistics, in a model without Dropout (not told),
     Monte-Carlo dropout (not told where train() is called for it), forwards whose result is dropped, for statistics of
-    BatchNorm (not told), fine-tuning without dropout behind one eval() (a warning that says so), the flag of a model
+    BatchNorm (not told), fine-tuning without dropout after one eval() (a warning that says so), the flag of a model
     that was in evaluation from the start (not told), or of some parts of it, a generator that runs without gradients
     for its discriminator (not told: a backward follows).
     Cost: a function around the outermost module's call, 1 us; a look at each operator in two of its forwards in
@@ -230,7 +230,7 @@ class WrongMode(LoopDetector):
             evidence.append(f"the {known.in_training} steps before were made in training mode")
         if known.mode_line is not None:
             evidence.append(f"its mode was set last in {place(known.mode_line)}")
-        line, why, once = known.mode_line or known.line, "eval() without a train() behind it", False
+        line, why, once = known.mode_line or known.line, "eval() without a train() after it", False
         if known.left:
             evidence[0] = f"{which} were made of forwards with training=False in {self.facts.some(known.left)}"
             evidence.append("eval() sets the flag of each part, an assignment to .training that of one module alone")

@@ -89,7 +89,7 @@ def _with_loop(file: str, number: int, line: str) -> str:
 
 def assigning(near: SourceLine, attribute: str) -> SourceLine | None:
     """The only statement that assigns an attribute of that name something other than False: in the function of a line,
-    behind it, else in its file."""
+    after it, else in its file."""
     scope = scope_at(near.file, near.line)
     for nodes, first in ((nodes_inside(scope) if scope is not None else (), near.line), (nodes_of(near.file), 0)):
         found = {
@@ -106,7 +106,7 @@ def assigning(near: SourceLine, attribute: str) -> SourceLine | None:
 
 
 def replacing(files: Iterable[str], paths: Iterable[str], optimizer: str) -> SourceLine | None:
-    """The only line that gives the module of parameters ("head.weight", "head.bias") another value behind its
+    """The only line that gives the module of parameters ("head.weight", "head.bias") another value after its
     constructor; in a function that knows nothing of the ``optimizer``, the only line that calls it."""
     known = sorted(set(files))
     split = [path.split(".") for path in paths]

@@ -39,7 +39,7 @@ class _Weights:
     before: dict[int, int] = field(default_factory=dict)
     after: dict[int, int] = field(default_factory=dict)
     used: bool = False  # a backward found the weights as the last step had left them
-    stood: int = 0  # steps that the next one found, or a backward behind them
+    stood: int = 0  # steps that the next one found, or a backward after them
     restored: int = 0  # steps in a row that were undone before the next one, and that no backward saw
     undone: int = 0  # the finding that says so
     unmoved: int = 0  # steps, of those looked at, that changed no bit, of finite gradients that are not zero
@@ -65,7 +65,7 @@ class LostUpdate(LoopDetector):
     dual averaging, which steps from the first weights by the sum of all gradients (not told: a backward runs with what
     was stepped), a search for a rate and a line search, which take steps back (not told: other steps stand), a clamp
     that holds weights at a bound, where the loss wants them beyond it (a note). Gradients that vanish or explode with
-    depth, and then change nothing: a consequence, which is told behind its cause, as it is where gradients are wrong.
+    depth, and then change nothing: a consequence, which is told after its cause, as it is where gradients are wrong.
     Not told once a gradient was beyond any reason (above 1e12), or the optimizer keeps what is not finite.
     Cost: a hash of up to eight tensors at the backwards and around the steps of the first ten and the sampled
     iterations.
@@ -77,7 +77,7 @@ class LostUpdate(LoopDetector):
         self._loaded: SourceLine | None = None
 
     def begins(self, running: Running) -> None:
-        """What is undone behind a backward was of use: dual averaging goes back to the first weights for each step."""
+        """What is undone after a backward was of use: dual averaging goes back to the first weights for each step."""
         for key, known in self._weights.items():
             optimizer = self.ledger.optimizers.get(key)
             if known.after and not known.used and optimizer is not None:

@@ -273,7 +273,7 @@ def test_what_is_kept_unseen_is_named_where_it_was_made(runs: dict[str, Run]) ->
 @each
 def test_the_last_graph_is_not_said_to_be_of_before_backward(runs: dict[str, Run]) -> None:
     told = " ".join(runs["bank"].above_notes()[0]["evidence"])
-    assert "behind backward 1, of what that had freed" in told, told
+    assert "after backward 1, of what that had freed" in told, told
 
 
 @each
