@@ -40,7 +40,7 @@ class ForkedChild:
                 watcher.leave()
             self._start(config)
         except own(Exception) as error:
-            print(f"adbg: process {os.getpid()} runs undebugged: {type(error).__name__}: {error}", file=sys.__stderr__)
+            print(f"adbg: process {os.getpid()} runs undebugged: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 def hear_of_the_end(end: Callable[[BaseException | None], None]) -> None:

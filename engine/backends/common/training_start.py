@@ -39,9 +39,11 @@ class TrainingStart:
         def begins(*args: Any, **kwargs: Any) -> Any:
             if self._once.acquire(False):
                 self._leave()
+                uncovered = getattr(owner, name, None) is original  # else another tool stands in front, and called this
                 self._tell()
-            now = getattr(owner, name, original)  # what the debugger put there as it came sees this call, too
-            return (original if now is begins else now)(*args, **kwargs)
+                if uncovered:  # what the debugger put there as it came sees this call, too
+                    return getattr(owner, name, original)(*args, **kwargs)
+            return original(*args, **kwargs)
 
         DISGUISED.add(cast(types.FunctionType, begins).__code__)
         return begins

@@ -76,4 +76,6 @@ def test_a_parameter_is_told_once_whichever_module_ran_alone(world: World, watch
         for run in (model.inner, model) if first == "the part" else (model, model.inner):
             nodes_of(world, watch, world.total(run(world.tensor([0.1]))))
         told = [(name, id(value)) for name, value in world.backend.parameters()]
-    assert told == [(name, id(value)) for name, value in model.named_parameters()]
+    own = [(name, id(value)) for name, value in model.named_parameters()]
+    numbers = [number for _, number in own]
+    assert [each for each in told if each[1] in numbers] == own, "models of other tests may be alive beside it"
