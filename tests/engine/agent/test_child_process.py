@@ -118,7 +118,8 @@ def test_an_exception_that_ends_a_child_is_shown_at_its_line(framework: str, met
     script = written(tmp_path, framework, RAISES)
     ran = run_batch(script, "b error", "c", arguments=(method,))
     (stop,) = ran.of("stopped")
-    assert "ValueError: what ends it" in stop["message"] and stop["location"]["line"] == line_of(script, "RAISED"), str(ran)
+    assert "ValueError: what ends it" in stop["message"], str(ran)
+    assert stop["location"]["line"] == line_of(script, "RAISED"), str(ran)
     assert "exit status 1" in ran.program_output, str(ran)
     errors = "".join(line["text"] for line in ran.of("output", stream="stderr")) + ran.stderr
     assert "ValueError: what ends it" in errors and not own_lines(errors), str(ran)
