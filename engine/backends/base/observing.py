@@ -117,6 +117,7 @@ class SlotCheck:
     argument (straight-through). ``missing``: its backward gave None. ``unwritten``: the gradient has values of memory
     that nothing was written to. ``nonlinear``: its backward is not linear in the gradient that it is given;
     ``constant``: it gives the same whatever it is given. ``lone``: what the function gives is a single number.
+    ``asked``: the program needs that gradient; of a function with a wrong one the others are looked at, too.
     """
 
     place: int
@@ -132,6 +133,7 @@ class SlotCheck:
     nonlinear: bool = False
     constant: bool = False
     lone: bool = False
+    asked: bool = True
 
 
 class Probe(abc.ABC):

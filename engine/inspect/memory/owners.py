@@ -10,13 +10,15 @@ from typing import Any
 
 from adbg.engine.backends.base import Backend
 from adbg.engine.inspect.memory.bindings import Found, bound_at, filled_at, given_again_at
-from adbg.engine.inspect.memory.paths import common, path_of, pattern_of
+from adbg.engine.inspect.memory.paths import SEQUENCES, common, path_of, pattern_below, pattern_of
 from adbg.engine.inspect.memory.reach import Reach, Root, class_dict, defined_in, file_of, is_users, mro
 from adbg.engine.inspect.memory.scopes import Scope, scope_of
 from adbg.engine.outside import own
 from adbg.engine.protocol.messages import Owner
 
 MOST_NAMED = 4_000  # paths that are written out in one answer
+_ALIKE = 32  # of the items of one list: the others are known by these
+_ABOVE = 4  # objects above a tensor among which that list is looked for: {"state": (h, c)} in one
 
 
 def tensor_types(backends: Sequence[Backend]) -> Callable[[type], bool]:
@@ -54,11 +56,18 @@ class Group:
 def groups_of(reach: Reach, values: Iterable[Any]) -> dict[str, Group]:
     """By pattern, the variables that lead to ``values``; those of the same list together."""
     found: dict[tuple[str, str], Group] = {}
+    items: dict[tuple[int, str], Group] = {}  # by the place of a list, and the pattern below it
     named = 0
     for value in values:
         for place in reach.edges.get(id(value), ()):
+            at = _item_of(reach, place, value)
+            known = items.get(at) if at is not None else None
+            if known is not None and known.places >= _ALIKE:
+                known.places += 1
+                known.members[id(value)] = value
+                continue
             if named >= MOST_NAMED:
-                break
+                continue
             named += 1
             way = [*reach.way(place), value]
             root = reach.root_of(place)
@@ -68,7 +77,22 @@ def groups_of(reach: Reach, values: Iterable[Any]) -> dict[str, Group]:
             group.path = common(group.path, path)
             group.places += 1
             group.members[id(value)] = value
+            if at is not None:
+                items.setdefault(at, group)
     return {" ".join(key): group for key, group in found.items()}
+
+
+def _item_of(reach: Reach, place: int, value: Any) -> tuple[int, str] | None:
+    """(place of the outermost list near above ``value``, the pattern of the way down from there)."""
+    way, top = [value], 0
+    above, outermost = place, -1
+    while above >= 0 and len(way) <= _ABOVE:
+        holder = reach.objects[above]
+        way.append(holder)
+        if type(holder) in SEQUENCES:
+            outermost, top = above, len(way)
+        above = reach.parents[above]
+    return (outermost, pattern_below(way[:top][::-1])) if outermost >= 0 else None
 
 
 def owner_of_group(group: Group, backend: Backend | None) -> Owner:

@@ -11,7 +11,7 @@ import re
 import threading
 import types
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from adbg.engine.frames import locals_of
@@ -19,6 +19,7 @@ from adbg.engine.inspect.attributes import instance_dict
 from adbg.engine.inspect.memory.reach import Root, class_dict, mro
 from adbg.engine.outside import own
 
+SEQUENCES = (list, tuple, collections.deque)
 _LONGEST = 40  # characters of a dict's key
 _PARTS = re.compile(r"\._(?:modules|parameters|buffers|sub_layers)\['(\w+)'\]")
 _NUMBER = re.compile(r"\[-?\d+\]|\['[^']*\d[^']*'\]|\[\*\]")
@@ -45,6 +46,17 @@ def path_of(root: Root, way: Sequence[Any]) -> str:
     """From the variable of ``root`` to the last object of ``way``."""
     name = next((name for name, value in root.names.items() if value is way[0]), "?")
     path = f"{root.name}.{name}" if root.kind == "global" and root.name else name
+    return _PARTS.sub(_part, path + _steps(way, _step))
+
+
+def pattern_below(way: Sequence[Any]) -> str:
+    """What ``pattern_of`` leaves of the path from the first object of ``way`` to the last. The place in a list is not
+    looked for, which takes 30 ns for each item in front of it: 0.2 s for all of 4,000."""
+    return pattern_of(_steps(way, lambda holder, value: "[*]" if type(holder) in SEQUENCES else _step(holder, value)))
+
+
+def _steps(way: Sequence[Any], step: Callable[[Any, Any], str]) -> str:
+    path = ""
     skipped: Any = None  # a dict that stands for the attributes of the object before it
     for holder, value in itertools.pairwise(way):
         if skipped is holder:
@@ -57,8 +69,8 @@ def path_of(root: Root, way: Sequence[Any]) -> str:
         if type(value) is dict and (_are_attributes(holder, value) or _is_of_threads(holder, value)):
             skipped = value
             continue
-        path += _step(holder, value)
-    return _PARTS.sub(_part, path)
+        path += step(holder, value)
+    return path
 
 
 def _part(match: re.Match[str]) -> str:
@@ -105,7 +117,7 @@ def _step(holder: Any, value: Any) -> str:
         found = _key_of(holder, value, attribute=False)
         if found:
             return found
-    for kind in (list, tuple, collections.deque):
+    for kind in SEQUENCES:
         if kind in kinds:
             place = next((place for place, item in enumerate(kind.__iter__(holder)) if item is value), None)
             if place is not None:

@@ -27,12 +27,14 @@ _SINGLE = ((2e-2, 1e-2), 8e-2, 4e-2, 2e-3)
 
 @dataclass(slots=True)
 class Sample:
-    """Copies of the arguments of one call; ``needed``: places of those that a gradient is needed of."""
+    """Copies of the arguments of one call; ``needed``: places of those that a gradient is needed of; ``others``: of
+    those that could have one."""
 
     arguments: list[Any]
     keywords: dict[str, Any]
     needed: list[int]
     large: bool = False
+    others: Sequence[int] = ()
 
 
 class DerivativeProbe(Probe):
@@ -112,12 +114,12 @@ class DerivativeProbe(Probe):
     # ---- a sample
 
     def sample(self, call: FunctionCall) -> Any:
-        needed, size = [], 0
+        needed, others, size = [], [], 0
         for place, value in enumerate(call.arguments):
             if self.is_tensor(value):
                 size += self.size(value)
-                if self.is_float(value) and self.needs_gradient(value):
-                    needed.append(place)
+                if self.is_float(value):
+                    (needed if self.needs_gradient(value) else others).append(place)
             elif callable(value) or not _is_plain(value):
                 return None
         large = size > _LARGEST
@@ -126,7 +128,7 @@ class DerivativeProbe(Probe):
         if large:
             self._room -= size
         arguments = [self.copied(each) if self.is_tensor(each) else each for each in call.arguments]
-        return Sample(arguments, dict(call.keywords), needed, large)
+        return Sample(arguments, dict(call.keywords), needed, large, others)
 
     # ---- the check
 
@@ -162,7 +164,24 @@ class DerivativeProbe(Probe):
                 self._with_response(replace(each, lone=lone), values[each.place], one, other, close)
                 for each, one, other in zip(found, gradients, again)
             ]
+            found += self._unasked(run, values, sample, _DOUBLE if double else _SINGLE)
         return found
+
+    def _unasked(
+        self, run: Callable[[list[Any]], list[Any]], values: list[Any], sample: Sample,
+        figures: tuple[tuple[float, float], float, float, float],
+    ) -> list[SlotCheck]:  # fmt: skip
+        """What the function would give those that need no gradient: what is wrong of all is wrong where they are
+        one."""
+        try:
+            needed = [*sample.needed, *sample.others]
+            outputs, gradients = self.gradients(run, values, needed, 7)
+            return [
+                replace(self._slot(run, values, place, outputs, gradient, False, figures), asked=False)
+                for place, gradient in zip(needed, gradients) if place in sample.others and gradient is not None
+            ]  # fmt: skip
+        except own(Exception):  # it was never run for these
+            return []
 
     def _with_response(self, check: SlotCheck, value: Any, first: Any, second: Any, close: float) -> SlotCheck:
         """``nonlinear``, where the gradient of ``_FACTOR`` times as much is not ``_FACTOR`` times the gradient: a

@@ -27,7 +27,9 @@ _ANEW = frozenset({
     "copy_", "fill_", "zero_", "requires_grad_", "detach_", "set_", "normal_", "uniform_", "bernoulli_", "pin_memory_",
     "random_", "exponential_", "resize_",
 })  # fmt: skip
-_CARRIED = re.compile(r"langevin|sgld|particle|walk|chain|brown|simul|replay|buffer|negative|state|agent|env", re.I)
+_CARRIED = re.compile(
+    r"\b(?:langevin|sgld|particle|walk|chain|brown|simul|replay|buffer|negative|state|agent|env)", re.I
+)
 _RANDOM = re.compile(r"rand|noise|normal|bernoulli|jitter|uniform|dropout|augment", re.I)
 
 
@@ -38,10 +40,11 @@ _SETTLED = frozenset({
 })  # fmt: skip
 #: What is called so is there to be changed.
 _UPDATED = re.compile(
-    r"bank|memory|proto|centr|codebook|moment|ema|cache|running|stat|weight|param|vel|hidden|belief|latent|queue|delta|"
-    r"adv|perturb|attack|update|posit|grid|field|score|slot|world|physic|dynami|evolv|integrat|bod(?:y|ies)|move|drift",
+    r"\b(?:bank|memory|proto|centr|codebook|moment|ema|cache|running|stat|weight|param|vel|hidden|belief|latent|queue|delta|"
+    r"adv|perturb|attack|update|posit|grid|field|score|slot|world|physic|dynami|evolv|integrat|bod(?:y|ies)|move|drift)",
     re.I,
 )  # fmt: skip
+_PARTED = re.compile(r"_|(?<=[a-z])(?=[A-Z])")
 _DEPTH = 4  # calls that are followed, one in another
 
 _Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
@@ -96,12 +99,17 @@ def loops_of(code: types.CodeType, roots: set[str], objects: Mapping[str, Any]) 
 def _is_lent(function: ast.AST, write: Write, kind: str) -> bool:
     """It is handed to what makes something of it, and no name says that it is there to be changed."""
     names = f"{kind} {getattr(function, 'name', '')} {write.kept} {write.name} {write.inner} {write.by}"
-    return bool(write.by) and not _CARRIED.search(names) and not _UPDATED.search(names)
+    return bool(write.by) and not _CARRIED.search(_words(names)) and not _UPDATED.search(_words(names))
 
 
 def _is_noise(function: ast.AST, write: Write, kind: str) -> bool:
     names = f"{kind} {getattr(function, 'name', '')} {write.kept} {write.name}"
-    return not _CARRIED.search(names) and _RANDOM.search(_statement(function, write.line.line)) is not None
+    return not _CARRIED.search(_words(names)) and _RANDOM.search(_statement(function, write.line.line)) is not None
+
+
+def _words(names: str) -> str:
+    """ "ReplayBuffer" and "replay_buffer" are two words each, and an envelope is no environment."""
+    return _PARTED.sub(" ", names)
 
 
 def _statement(function: ast.AST, line: int) -> str:

@@ -11,6 +11,7 @@ from adbg.engine.backends.base import FunctionCall, SlotCheck
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.functions.effects import has_effects, plain_code
 from adbg.engine.diagnosis.detectors.functions.orders import exchanged, returned_at, unpacked_at
+from adbg.engine.diagnosis.detectors.functions.shared import shared_line
 from adbg.engine.diagnosis.detectors.functions.surrogates import rounds, surrogate
 from adbg.engine.diagnosis.detectors.numbers import values
 from adbg.engine.diagnosis.detectors.numbers.own_backward import unwritten
@@ -58,6 +59,8 @@ class _Seen:
         self.missing: set[int] = set()
         self.checked = False
         self.backwards = 0
+        self.wrong: set[int] = set()  # places of gradients, also of those that the program does not need
+        self.right: set[int] = set()
         self.given: float | None = None  # to its backward: the gradient of a single number, where that is not 1
 
 
@@ -153,9 +156,12 @@ class WrongDerivative(Detector):
                 except own(Exception) as error:
                     self._why = f"{seen.function.__name__} cannot be run again: {type(error).__name__}"
             found: dict[int, list[SlotCheck]] = {}
+            others: dict[int, list[SlotCheck]] = {}
             for check in (each for call in calls for each in call):
-                found.setdefault(check.place, []).append(check)
-            told = self._tell_exchanged(seen, calls)
+                (found if check.asked else others).setdefault(check.place, []).append(check)
+            seen.wrong = {place for place, checks in [*found.items(), *others.items()] if _are_wrong(checks)}
+            seen.right = {place for place, checks in found.items() if all(each.agrees for each in checks)}
+            told = self._tell_exchanged(seen, [[each for each in call if each.asked] for call in calls])
             straight = {place for place, checks in found.items() if any(_is_straight(check) for check in checks)}
             for place, checks in found.items():
                 if place not in told:
@@ -184,10 +190,9 @@ class WrongDerivative(Detector):
                 [f"{argument} {wanted}, its gradient {got}: the framework takes it as it is"],
             )  # fmt: skip
             return
-        told = [check for check in checks if check.smooth and _is_finite(check)]
-        wrong = [check for check in told if not check.agrees]
-        if not wrong or 2 * len(wrong) < len(told):
+        if not _are_wrong(checks):
             return
+        wrong = [check for check in _usable(checks) if not check.agrees]
         check = wrong[0]
         if check.missing and straight:
             self._tell(
@@ -293,7 +298,11 @@ class WrongDerivative(Detector):
         if taken is not None:
             cause = taken[0]
             evidence = [*evidence, f"forward saves {', '.join(taken[1])}; backward takes {', '.join(taken[2])}"]
-        cause = cause or result_line(seen.function, place, factor=kind == "wrong-derivative")
+        shared = shared_line(seen.function, seen.wrong, seen.right) if kind == "wrong-derivative" else None
+        if cause is None and shared is not None:
+            of = Facts.some([argument_name(seen.function, each) for each in sorted(seen.wrong)])
+            evidence = [*evidence, f"the gradients of {of} are all wrong, and all are made of what this line computes"]
+        cause = cause or shared or result_line(seen.function, place, factor=kind == "wrong-derivative")
         evidence = [*evidence, *[
             f"random direction {n}: the forward changes by {numeric:.6g} (finite differences, {check.precision}), its "
             f"backward says {'None' if check.missing else format(analytic, '.6g')}"
@@ -314,6 +323,17 @@ class WrongDerivative(Detector):
                 cause=facts.cause(cause), evidence=evidence, next=following,
             )
         )  # fmt: skip
+
+
+def _usable(checks: Sequence[SlotCheck]) -> list[SlotCheck]:
+    return [check for check in checks if check.smooth and _is_finite(check)]
+
+
+def _are_wrong(checks: Sequence[SlotCheck]) -> bool:
+    """At least half of those that tell anything."""
+    usable = _usable(checks)
+    wrong = sum(not check.agrees for check in usable)
+    return 0 < len(usable) <= 2 * wrong
 
 
 def _is_straight(check: SlotCheck) -> bool:

@@ -13,7 +13,8 @@ from adbg.engine.diagnosis.source import called_name, function_named
 
 STEPS = frozenset({"round", "floor", "ceil", "trunc", "sign", "sgn", "heaviside", "fake_quantize_per_tensor_affine"})
 WORDS = re.compile(
-    r"surrogate|straight.?through|\bSTE\b|STE(?=[A-Z_]|$)|(?<![a-z])guided|deconvnet|jacobian.?free|"
+    r"surrogate|straight.?through|(?<![a-z])guided|deconvnet|jacobian.?free|"
+    r"(?-i:(?<![A-Za-z])ste(?![a-z])|STE(?![a-zMP])|Ste(?![a-z]))|"  # no step, and no system
     r"(?:pseudo|proxy|approximate[ds]?|biased).{0,3}(?:gradient|derivative)|gradient.{0,3}estimator",
     re.I,
 )

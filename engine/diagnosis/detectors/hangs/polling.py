@@ -11,7 +11,7 @@ import signal
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from adbg.engine.diagnosis.source import called_name, tree_of
+from adbg.engine.diagnosis.source import called_name, scope_at, tree_of
 from adbg.engine.diagnosis.values import attribute
 from adbg.engine.outside import suppress
 from adbg.engine.own_files import own_folders
@@ -29,6 +29,7 @@ _KEPT = (list, tuple, dict, set, frozenset)
 _SAYS = frozenset({"sleep", "print", "debug", "info", "warning", "write", "flush"})
 #: What a thread may do now and then without waking anybody.
 _NOTES = _SAYS | {"append", "time", "monotonic", "perf_counter", "add_scalar", "log", "format", "round", "len", "float"}
+_GIVES = frozenset({"set_result", "set_exception"})
 _PARTS = (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Constant)
 _SIGNALS = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGHUP", "SIGINT")
 _NOTHING = object()
@@ -92,6 +93,13 @@ def wakes_nobody(file: str, line: int) -> bool:
         if isinstance(each, (ast.Attribute, ast.Subscript)) and isinstance(each.ctx, (ast.Store, ast.Del)):
             return False
     return True
+
+
+def gives_results(file: str, line: int) -> bool:
+    """Whether the function around that line gives futures their results."""
+    function = scope_at(file, line)
+    calls = (each for each in ast.walk(function) if isinstance(each, ast.Call)) if function is not None else ()
+    return any(called_name(each) in _GIVES for each in calls)
 
 
 # ---- expressions

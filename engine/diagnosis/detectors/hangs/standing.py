@@ -182,6 +182,14 @@ def _look_again(found: weakref.ref[Standing], over: threading.Event) -> None:
 
 def _waited_for(main: Wait, waits: dict[int, Wait]) -> Wait:
     """The thread that the others wait for, as far as can be told; the main one where it is alone."""
+    waited = _next_of(main, waits)
+    if not waited.call.endswith("Future.result"):
+        return waited
+    givers = (each for each in waits.values() if each.line is not None and each.kind == "thread")
+    return next((each for each in givers if polling.gives_results(each.line.file, each.line.line)), waited)
+
+
+def _next_of(main: Wait, waits: dict[int, Wait]) -> Wait:
     if main.joins in waits:
         return waits[main.joins]
     if main.held:
@@ -222,6 +230,8 @@ def _message(main: Wait, waited: Wait, others: list[Wait], below: dict[int, Proc
         return f"the program hangs: the main thread waits in {_where(main)}, and {waited.thread} waits {_again(waited)}"
     if _again(main):
         return f"the program hangs: it waits {_again(main)}"
+    if waited is not main and main.line is None:  # its code is over, and it waits for the threads that are not
+        return f"the program hangs: its main thread has come to its end, and {waited.thread} waits in {_where(waited)}"
     if waited is not main:
         return (
             f"the program hangs: the main thread waits in {_where(main)}, and {waited.thread} in {_where(waited)}: "

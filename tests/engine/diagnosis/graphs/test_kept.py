@@ -134,6 +134,25 @@ def main():
         [each.CLEAR() for each in mine.optimizers]
 main()
 """
+# States by the row, more than are looked at one by one, within tuples of a deque that has room.
+ROWS = """
+import collections
+class Starts:
+    def __init__(self):
+        self.items = collections.deque(maxlen=50_000)
+    def add(self, state):
+        for h, s in zip(*state):
+            self.items.append((h, s))  # CAUSE
+net, starts = nn.Linear(4, 4), Starts()
+optimizer = sgd(net)
+for _ in range(12):
+    rows = net(noise(400, 4))
+    starts.add((rows, rows * 2))
+    optimizer.CLEAR()
+    net(noise(8, 4)).square().mean().backward()
+    optimizer.step()
+"""
+NO_GRAPHS = ROWS.replace("(h, s))  # CAUSE", "(h.detach(), s.detach()))")
 # Episodes that become longer as the policy learns: what a backward needs is kept until then, and no longer.
 EPISODES = """
 class Policy:
@@ -168,6 +187,8 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         "turns": TURNS,
         "meter": METER,
         "states": STATES,
+        "rows": ROWS,
+        "rows without graphs": NO_GRAPHS,
     }
     texts = {name: HEAD[request.param] + text.replace("CLEAR()", f"{clear}()") for name, text in programs.items()}
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
@@ -185,12 +206,12 @@ def test_one_graph_more_in_each_epoch(runs: dict[str, Run]) -> None:
 
 
 @each
-@pytest.mark.parametrize("name", ["detached", "last", "cut", "episodes", "lists"])
+@pytest.mark.parametrize("name", ["detached", "last", "cut", "episodes", "lists", "rows without graphs"])
 def test_no_graph_is_kept(runs: dict[str, Run], name: str) -> None:
     runs[name].check_healthy()
 
 
 @each
-@pytest.mark.parametrize("name", ["mean", "given", "turns", "meter", "states"])
+@pytest.mark.parametrize("name", ["mean", "given", "turns", "meter", "states", "rows"])
 def test_the_line_that_gives_the_attribute_its_graph(runs: dict[str, Run], name: str) -> None:
     runs[name].check_first("graph-kept")

@@ -44,6 +44,35 @@ def step(size=4):
 """,
 }
 STANDS = {
+    "a batch that is never full": """\
+from concurrent.futures import Future
+class Evaluator(threading.Thread):
+    def __init__(self, size):
+        super().__init__(daemon=True)
+        self.size, self.requests = size, queue.Queue()
+    def ask(self, x):
+        answer = Future()
+        self.requests.put((x, answer))
+        return answer
+    def run(self):
+        while True:
+            batch = []
+            while len(batch) < self.size:
+                batch.append(self.requests.get())  # CAUSE
+            for x, answer in batch:
+                answer.set_result(x + 1)
+def play(evaluator, games):
+    for _ in range(games):
+        evaluator.ask(1).result()
+evaluator = Evaluator(2)
+evaluator.start()
+players = [threading.Thread(target=play, args=(evaluator, games)) for games in (2, 3)]
+for each in players:
+    each.start()
+for each in players:
+    each.join()
+step()
+""",
     "no sentinel": """\
 class Loader:
     def __init__(self, items):

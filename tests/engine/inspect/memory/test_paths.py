@@ -213,4 +213,10 @@ def test_items_of_one_list_are_told_once(module: types.ModuleType) -> None:
     (owner,) = [each for each in owners_of(reach, things, None) if each.path.startswith("of_the_user")]
     reach.release()
     assert (owner.path, owner.count, owner.kind) == ("of_the_user.kept[*]['loss']", 5, "global")
+    many = [Thing() for _ in range(20_000)]
+    module.kept = [(thing, {"h": [other]}) for thing, other in zip(many[::2], many[1::2])]  # type: ignore[attr-defined]
+    reach = Reach(lambda kind: kind is Thing, None).walk()
+    owners = {each.path: each.count for each in owners_of(reach, many, None) if each.path.startswith("of_the_user")}
+    reach.release()
+    assert owners == {"of_the_user.kept[*][0]": 10_000, "of_the_user.kept[*][1]['h'][0]": 10_000}, owners
     assert pattern_of("a['step 12'][3].b['loss']") == "a[*][*].b['loss']"

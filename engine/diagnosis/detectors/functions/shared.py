@@ -1,0 +1,58 @@
+"""A variable of a custom function's backward that all of its wrong gradients are made of, and none of the right ones:
+read from its source."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterable
+
+from adbg.engine.diagnosis.detectors.functions.effects import plain_code
+from adbg.engine.diagnosis.source import assigned_names, function_named, inside, parameters_of, returns_of
+from adbg.engine.types import SourceLine
+
+
+def shared_line(function: type, wrong: Iterable[int], right: Iterable[int]) -> SourceLine | None:
+    """The last line that computes such a variable; None where there is none. ``wrong``, ``right``: places of results."""
+    code = plain_code(function, "backward")
+    tree = function_named(code.co_filename, code.co_firstlineno) if code is not None else None
+    returns = returns_of(tree) if tree is not None else []
+    value = returns[-1].value if returns else None
+    if code is None or tree is None or not isinstance(value, (ast.Tuple, ast.List)):
+        return None
+    made = _computed(tree)
+    used = [_used(value.elts[place], made) for place in wrong if place < len(value.elts)]
+    if len(used) < 2:
+        return None
+    clear = set[str]().union(*(_used(value.elts[place], made) for place in right if place < len(value.elts)))
+    lines = [made[name].lineno for name in set.intersection(*used) - clear]
+    return SourceLine(os.path.abspath(code.co_filename), max(lines), code.co_name) if lines else None
+
+
+def _computed(function: ast.AST) -> dict[str, ast.stmt]:
+    """By variable, the last statement that computes it of others: it does not take what was saved off the context."""
+    found: dict[str, ast.stmt] = {}
+    statements = sorted((each for each in inside(function) if isinstance(each, ast.stmt)), key=lambda each: each.lineno)
+    parameters = parameters_of(function)
+    variables = {*parameters[1:], *(name for each in statements for name in assigned_names(each))}
+    for node in statements:
+        value = getattr(node, "value", None)
+        if isinstance(value, ast.expr) and any(_reads(each, variables) for each in ast.walk(value)):
+            found.update(dict.fromkeys(assigned_names(node), node))
+    return found
+
+
+def _reads(node: ast.AST, variables: set[str]) -> bool:
+    return isinstance(node, ast.Name) and node.id in variables
+
+
+def _used(value: ast.AST, made: dict[str, ast.stmt]) -> set[str]:
+    """The variables of ``made`` that an expression is computed of, directly or by others."""
+    found: set[str] = set()
+    todo = [value]
+    while todo:
+        for each in ast.walk(todo.pop()):
+            if isinstance(each, ast.Name) and each.id in made and each.id not in found:
+                found.add(each.id)
+                todo.append(made[each.id])
+    return found
