@@ -74,6 +74,7 @@ class Backend(abc.ABC):
     clearing: ClassVar[str] = "zero_grad()"  # how a user of it clears gradients
     rate_of: ClassVar[str] = '{}.param_groups[0]["lr"]'  # an expression for the learning rate of an optimizer
     reducer_kind: ClassVar[type | None] = None  # the class of what ``reducer`` names
+    reduces_by: ClassVar[str] = ""  # its attribute that says whether the next backward averages
     #: The number of parameters that such a wrapper was made to reduce; None where it does not tell. Any thread.
     reduced_by: Callable[[Any], int | None] = staticmethod(lambda wrapper: None)
     #: The parameters that such a wrapper met in its module as it was made; empty where it does not tell. Any thread.

@@ -81,6 +81,7 @@ class PaddleBackend(FrameworkBackend):
     _framework: ClassVar[Any] = paddle
     _make_taps = staticmethod(observing.taps)
     reducer_kind = paddle.DataParallel
+    reduces_by: ClassVar[str] = "grad_need_sync"
     reduced_by = staticmethod(groups.reduced_by)
     _training = staticmethod(_training)
     _native_lines = staticmethod(native_lines)

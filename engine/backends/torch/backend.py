@@ -86,6 +86,7 @@ class TorchBackend(FrameworkBackend):
     _framework: ClassVar[Any] = torch
     _make_taps = staticmethod(observing.taps)
     reducer_kind = torch.nn.parallel.DistributedDataParallel
+    reduces_by: ClassVar[str] = "require_backward_grad_sync"
     reduced_by = staticmethod(groups.reduced_by)
     met_by = staticmethod(groups.met_by)
     _training = staticmethod(_training)

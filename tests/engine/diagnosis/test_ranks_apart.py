@@ -200,6 +200,38 @@ model = Outer(Wrap(net))
 """
 
 
+# Four micro-batches to a step, of which FIRST or the last one is to average.
+MICRO = """for number, x in enumerate(data):
+    import contextlib
+    with contextlib.nullcontext() if number % 4 == AVERAGES else model.no_sync():  # CHOSEN
+        loss = (model(x, True) ** 2).mean()
+        loss.backward()
+    if number % 4 == 3:
+        opt.step()
+        getattr(opt, clear)()
+os.write"""
+
+
+@on_frameworks()
+@pytest.mark.parametrize(("averages", "found"), [("0", True), ("3", False), ("9", False)])
+def test_micro_batches_that_are_added_after_those_that_were_averaged(
+    framework: str, averages: str, found: bool, tmp_path: Path
+) -> None:
+    """Each rank trains a model of its own, by what the ranks print; so does one that never averages, which may be
+    meant."""
+    text = BODY.replace("AVERAGED", "pass")
+    loop = text[text.index("for x in data") : text.index("os.write") + len("os.write")]
+    bug = {loop: MICRO.replace("AVERAGES", averages), **HEALTHY, "COUNT": "16"}
+    text, told, outcome = diagnosed(tmp_path, framework, bug)
+    sums = {line.split()[2] for line in outcome.program_output.splitlines() if line.startswith("RANK")}
+    assert len(sums) == (1 if averages == "3" else 2), str(outcome)
+    if not found:
+        assert not told, str(outcome)
+        return
+    one = check(told, "drifted-parameters", line_of(text, "# CHOSEN"), outcome)
+    assert "of 4 backwards before it number 1 averaged" in one["message"], str(one)
+
+
 @on_frameworks()
 def test_a_wrapper_within_another_module_is_called(framework: str, tmp_path: Path) -> None:
     _, found, outcome = diagnosed(tmp_path, framework, {**HEALTHY, "model = Wrap(net)": OUTER})

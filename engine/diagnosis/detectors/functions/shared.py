@@ -13,7 +13,8 @@ from adbg.engine.types import SourceLine
 
 
 def shared_line(function: type, wrong: Iterable[int], right: Iterable[int]) -> SourceLine | None:
-    """The last line that computes such a variable; None where there is none. ``wrong``, ``right``: places of results."""
+    """The last line that computes such a variable, None where there is none. ``wrong``, ``right``: places of
+    results."""
     code = plain_code(function, "backward")
     tree = function_named(code.co_filename, code.co_firstlineno) if code is not None else None
     returns = returns_of(tree) if tree is not None else []
