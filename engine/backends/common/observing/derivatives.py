@@ -114,7 +114,9 @@ class DerivativeProbe(Probe):
     # ---- a sample
 
     def sample(self, call: FunctionCall) -> Any:
-        needed, others, size = [], [], 0
+        needed: list[int] = []
+        others: list[int] = []
+        size = 0
         for place, value in enumerate(call.arguments):
             if self.is_tensor(value):
                 size += self.size(value)

@@ -16,6 +16,7 @@ from adbg.engine.diagnosis.values import attribute
 from adbg.engine.outside import suppress
 from adbg.engine.own_files import own_folders
 from adbg.engine.proc import Proc
+from adbg.engine.types import SourceLine
 
 # What asks a thread, a lock, a queue or a process of this program, where it is asked of one of these modules' things.
 # Not what asks a clock, a file or a network, nor the program's own classes: these may change by themselves.
@@ -95,9 +96,9 @@ def wakes_nobody(file: str, line: int) -> bool:
     return True
 
 
-def gives_results(file: str, line: int) -> bool:
+def gives_results(line: SourceLine) -> bool:
     """Whether the function around that line gives futures their results."""
-    function = scope_at(file, line)
+    function = scope_at(line.file, line.line)
     calls = (each for each in ast.walk(function) if isinstance(each, ast.Call)) if function is not None else ()
     return any(called_name(each) in _GIVES for each in calls)
 

@@ -185,8 +185,8 @@ def _waited_for(main: Wait, waits: dict[int, Wait]) -> Wait:
     waited = _next_of(main, waits)
     if not waited.call.endswith("Future.result"):
         return waited
-    givers = (each for each in waits.values() if each.line is not None and each.kind == "thread")
-    return next((each for each in givers if polling.gives_results(each.line.file, each.line.line)), waited)
+    waiting = (each for each in waits.values() if each.kind == "thread")
+    return next((each for each in waiting if each.line is not None and polling.gives_results(each.line)), waited)
 
 
 def _next_of(main: Wait, waits: dict[int, Wait]) -> Wait:

@@ -32,6 +32,8 @@ _READ: dict[str, Callable[[bytearray], Sequence[float]]] = {
     "f64": lambda data: array("d", bytes(data)),
     "i64": lambda data: array("q", bytes(data)),
     "i32": lambda data: array("i", bytes(data)),
+    "i16": lambda data: array("h", bytes(data)),
+    "i8": lambda data: array("b", bytes(data)),
     "u8": lambda data: array("B", bytes(data)),
     "bool": lambda data: array("B", bytes(data)),
     "f16": _half,

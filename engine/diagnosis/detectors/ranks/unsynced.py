@@ -78,8 +78,9 @@ class Unsynced(Detector):
         evidence = [
             f"the backwards before the step of iteration {facts.iteration}, in their order: "
             + ", ".join("averaged" if each else "no_sync" for each in averaged),
-            f"the last one in no_sync: {place(self._line)}: {facts.text_of(self._line)}",
         ]
+        if self._line is not None:
+            evidence.append(f"the last one in no_sync: {place(self._line)}: {facts.text_of(self._line)}")
         facts.tell(
             Finding(
                 0, "drifted-parameters", "error", 0.95, message, iteration=facts.iteration, forward=event.line,

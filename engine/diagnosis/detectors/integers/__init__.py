@@ -1,0 +1,1 @@
+"""Integers: what is lost as they are made of fractions, or as they overflow."""
