@@ -5,13 +5,21 @@ from __future__ import annotations
 
 import ast
 import os
-import re
 import types
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from adbg.engine.diagnosis.source import called_name, function_called, function_named, inside, parameters_of, tree_of
+from adbg.engine.diagnosis.detectors.earlier.names import is_carried, is_random, is_updated
+from adbg.engine.diagnosis.source import (
+    called_name,
+    function_called,
+    function_named,
+    inside,
+    nodes_of,
+    parameters_of,
+    tree_of,
+)
 from adbg.engine.diagnosis.values import attribute
 from adbg.engine.own_files import is_library
 from adbg.engine.types import SourceLine
@@ -27,24 +35,11 @@ _ANEW = frozenset({
     "copy_", "fill_", "zero_", "requires_grad_", "detach_", "set_", "normal_", "uniform_", "bernoulli_", "pin_memory_",
     "random_", "exponential_", "resize_",
 })  # fmt: skip
-_CARRIED = re.compile(
-    r"\b(?:langevin|sgld|particle|walk|chain|brown|simul|replay|buffer|negative|state|agent|env)", re.I
-)
-_RANDOM = re.compile(r"rand|noise|normal|bernoulli|jitter|uniform|dropout|augment", re.I)
-
-
 #: What is written so stays as it is from the second time on.
 _SETTLED = frozenset({
     "clamp_", "clamp_min_", "clamp_max_", "clip_", "relu_", "abs_", "round_", "sign_", "floor_", "ceil_", "trunc_",
     "nan_to_num_", "threshold_",
 })  # fmt: skip
-#: What is called so is there to be changed.
-_UPDATED = re.compile(
-    r"\b(?:bank|memory|proto|centr|codebook|moment|ema|cache|running|stat|weight|param|vel|hidden|belief|latent|queue|delta|"
-    r"adv|perturb|attack|update|posit|grid|field|score|slot|world|physic|dynami|evolv|integrat|bod(?:y|ies)|move|drift)",
-    re.I,
-)  # fmt: skip
-_PARTED = re.compile(r"_|(?<=[a-z])(?=[A-Z])")
 _DEPTH = 4  # calls that are followed, one in another
 
 _Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
@@ -99,17 +94,12 @@ def loops_of(code: types.CodeType, roots: set[str], objects: Mapping[str, Any]) 
 def _is_lent(function: ast.AST, write: Write, kind: str) -> bool:
     """It is handed to what makes something of it, and no name says that it is there to be changed."""
     names = f"{kind} {getattr(function, 'name', '')} {write.kept} {write.name} {write.inner} {write.by}"
-    return bool(write.by) and not _CARRIED.search(_words(names)) and not _UPDATED.search(_words(names))
+    return bool(write.by) and not is_carried(names) and not is_updated(names)
 
 
 def _is_noise(function: ast.AST, write: Write, kind: str) -> bool:
     names = f"{kind} {getattr(function, 'name', '')} {write.kept} {write.name}"
-    return not _CARRIED.search(_words(names)) and _RANDOM.search(_statement(function, write.line.line)) is not None
-
-
-def _words(names: str) -> str:
-    """ "ReplayBuffer" and "replay_buffer" are two words each, and an envelope is no environment."""
-    return _PARTED.sub(" ", names)
+    return not is_carried(names) and is_random(_statement(function, write.line.line))
 
 
 def _statement(function: ast.AST, line: int) -> str:
@@ -191,8 +181,28 @@ class _Body:
         elif isinstance(over, ast.Call) and called_name(over) == "zip" and len(parts) == len(over.args):
             for each, inner in zip(parts, over.args):
                 self._loop(each, inner, line)
+        elif isinstance(over, ast.Call) and self._roots:
+            for each, kept in zip(parts or [target], self._yielded(over)):
+                if isinstance(each, ast.Name) and kept:
+                    self._views[each.id] = kept, line
         elif isinstance(over, (ast.Name, ast.Attribute)):
             self._bind(target, ast.Subscript(over, ast.Constant(0)), line)
+
+    def _yielded(self, call: ast.Call) -> list[str]:
+        """Of a generator of the program's that cuts a table that it is given into batches: the table of each of the
+        values that it yields."""
+        for _, file, function in self._functions(call) if self._depth < _DEPTH else ():
+            given = {
+                name: each.id for name, each in zip(parameters_of(function), call.args)
+                if isinstance(each, ast.Name) and each.id in self._roots
+            }  # fmt: skip
+            inner = _Body(None, file, function, given, self._objects, self._depth + 1)
+            list(inner._found(inner._nodes()))
+            yields = [each.value for each in inside(function) if isinstance(each, ast.Yield) and each.value is not None]
+            if len(yields) == 1:
+                values = yields[0].elts if isinstance(yields[0], ast.Tuple) else yields
+                return [given.get(inner._kept(each), "") for each in values]
+        return []
 
     def _kept(self, value: ast.expr) -> str:
         """The attribute of ``self`` of which an expression is an element, or a view of one; "" for none."""
@@ -298,7 +308,23 @@ class _Body:
                 and id(each) not in shapes]  # fmt: skip
         part = any(isinstance(each, ast.Assign) for each in nodes)  # the view whose part is set is read as well
         itself = read.count(write.name) - (part or any(name.endswith("_") for name in calls))
-        return _SETTLED.isdisjoint(calls) and itself <= 0 and (others | made).isdisjoint(read)
+        if not _SETTLED.isdisjoint(calls) or itself > 0:
+            return False
+        return (others | made).isdisjoint(read) or self._undone(write, nodes)
+
+    def _undone(self, write: Write, nodes: list[ast.AST]) -> bool:
+        """What a normalisation has taken off is kept, and another method puts it back: of what is normalised already
+        that is nothing."""
+        used = {each.attr for each in nodes if isinstance(each, ast.Attribute) and ast.unparse(each.value) == "self"}
+        kept = {
+            target.attr for node in inside(self._function)
+            if isinstance(node, ast.Assign) and node.lineno < write.line.line and write.name in _named(node.value)
+            for target in node.targets if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self"
+        }  # fmt: skip
+        return not kept.isdisjoint(used) and any(
+            isinstance(each, ast.Attribute) and each.attr in kept & used and isinstance(each.ctx, ast.Load)
+            for method in _others_of(self._file, self._function) for each in ast.walk(method)
+        )  # fmt: skip
 
     def _object(self, value: ast.expr) -> Any:
         """What a name, or an attribute of one, is, as far as it is known."""
@@ -324,6 +350,12 @@ class _Body:
         known = function_called(self._file, call) if not codes else None
         if known is not None:
             yield self._owner, self._file, known
+
+
+def _others_of(file: str, function: _Scope) -> list[ast.FunctionDef]:
+    """The other methods of the class that has a method."""
+    kinds = [each for each in nodes_of(file) if isinstance(each, ast.ClassDef) and function in each.body]
+    return [each for kind in kinds for each in kind.body if isinstance(each, ast.FunctionDef) and each is not function]
 
 
 def _base(value: ast.expr) -> str:

@@ -36,6 +36,8 @@ class _Watched:
     write: Write
     identity: int  # of what is stored there
     witness: Callable[[], Any] | None  # it, or its first element: its identity may be another's later
+    anchor: Callable[[], Any] | None = None  # a table further out whose memory it is cut of, anew for each call
+    where: object = None  # in that memory
     hashes: dict[int, int | None] = field(default_factory=dict)
     changes: dict[int, int] = field(default_factory=dict)
 
@@ -92,17 +94,39 @@ class Accumulated(Detector):
                     known = {**frame.f_globals, **locals_of(frame)}
                     roots = {name for name, value in known.items() if self._is_data(value)}
                     for write in loops_of(frame.f_code, roots, known) if roots else ():
-                        self._watch(_local_of(frame.f_code, write.kept), "", write)
+                        self._watch(_local_of(frame.f_code, write.kept), "", write, frame.f_back)
                 frame = frame.f_back
         finally:
             del frame
             forget_stack()
 
-    def _watch(self, stored: Callable[[], Any], kind: str, write: Write) -> None:
+    def _watch(self, stored: Callable[[], Any], kind: str, write: Write, outer: types.FrameType | None = None) -> None:
         called = f"{kind}.{write.kept}" if kind else write.kept
         held = stored()
         if not write.by or self._is_data(held):
-            self._watched.append(_Watched(stored, called, write, id(held), _witness(held)))
+            made = _Watched(stored, called, write, id(held), _witness(held))
+            if outer is not None and self.facts.backend.is_tensor(held):
+                made.anchor, made.where = self._anchor(held, outer), self._where(held)
+            self._watched.append(made)
+
+    def _anchor(self, held: Any, frame: types.FrameType | None) -> Callable[[], Any] | None:
+        """What a function further out calls a tensor over the same memory, held weakly."""
+        backend, memory = self.facts.backend, self.facts.backend.storages(held)
+        while frame is not None:
+            for value in list(locals_of(frame).values()) if is_users(frame) else ():
+                if value is not held and backend.is_tensor(value) and memory and backend.storages(value) == memory:
+                    return weakref.ref(value)
+            frame = frame.f_back
+        return None
+
+    def _where(self, value: Any) -> object:
+        return value.data_ptr(), tuple(value.shape), self.facts.backend.storages(value)
+
+    def _is_same(self, each: _Watched, stored: Any) -> bool:
+        if id(stored) == each.identity and not (each.witness and each.witness() is None):
+            return True
+        anchored = each.anchor is not None and each.anchor() is not None
+        return anchored and self.facts.backend.is_tensor(stored) and self._where(stored) == each.where
 
     def _is_data(self, value: Any) -> bool:
         """A table, or several tensors; no parameter, and nothing of a graph."""
@@ -114,7 +138,7 @@ class Accumulated(Detector):
     def _look(self) -> None:
         for each in tuple(self._watched):
             stored = each.stored()
-            if stored is None or id(stored) != each.identity or (each.witness and each.witness() is None):
+            if stored is None or not self._is_same(each, stored):
                 self._watched.remove(each)
                 continue
             for at in _spread(stored, self.facts.backend.is_tensor):

@@ -203,7 +203,38 @@ for epoch in range(6):
 )
 # What it is handed is asked for its shape as well.
 SHAPED = MODULE.replace("given.subtract_(self.mean)", "given.add_(0.1 * noise(*given.shape))")
+# A generator cuts batches of a table that each epoch cuts anew; what a normalisation takes off is put back later.
+UNDONE = (
+    FIT
+    + """
+class Scaled(nn.Layer if hasattr(nn, "Layer") else nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Tanh()
+    def normalise(self, x):
+        self.mean = x.mean(1, keepdim=True).detach()
+        self.wide = 1 + x.abs().max().detach()
+        x.subtract_(self.mean)  # CAUSE
+        return x / self.wide
+    def restore(self, y):
+        return y * self.wide + self.mean
+    def forward(self, x):
+        return self.restore(self.inner(self.normalise(x)))
+def batches(past, goal, size):
+    for at in range(0, past.shape[0], size):
+        yield past[at:at + size], goal[at:at + size]
+def run_epoch(module, past, goal):
+    for x, y in batches(past, goal, 6):
+        fit(module(x) - y)
+def main():
+    module, past, goal = Scaled(), noise(30, 4) + 2, noise(30, 4)
+    for epoch in range(6):
+        run_epoch(module, past[:24], goal[:24])
+main()
+"""
+)
 BUGS = {
+    "undone": UNDONE,
     "masks": MASKS, "shaped": SHAPED, "cut": CUT,
     "array": ARRAY, "transform": TRANSFORM, "batches": BATCHES, "module": MODULE, "object": OBJECT, "step": STEP,
 }  # fmt: skip
@@ -305,7 +336,12 @@ for epoch in range(6):
 """
 )
 ALWAYS = CUT.replace("row[begin:begin + 2] = -1  # CAUSE", "row[1:3] = -1")
+# New data in each epoch, perhaps where that of the last one lay; statistics that nobody puts back.
+FRESH = UNDONE.replace("past[:24], goal", "noise(24, 4) + 2, goal").replace("  # CAUSE", "")
+KEPT = UNDONE.replace("y * self.wide + self.mean", "y").replace("  # CAUSE", "")
+CLONED = UNDONE.replace("self.normalise(x)", "self.normalise(x.clone())").replace("  # CAUSE", "")
 HEALTHY = {
+    "fresh": FRESH, "kept": KEPT, "cloned": CLONED,
     "scratch": SCRATCH, "always the same part": ALWAYS,
     "copy": COPY, "copied": COPIED, "once": ONCE, "ring": RING, "clones": CLONES, "picked": PICKED, "centred": CENTRED,
     "rectified": RECTIFIED, "moved": MOVED,
