@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 
 from adbg.engine.backends.base import BackwardCall
 from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, detector
+from adbg.engine.diagnosis.detectors.graphs.calls import place as at_line
 from adbg.engine.diagnosis.detectors.graphs.rounded import Rounded
 from adbg.engine.diagnosis.detectors.numbers import values
 from adbg.engine.diagnosis.detectors.sizes import products, recurrent
 from adbg.engine.diagnosis.detectors.sizes.biases import LowBiases
 from adbg.engine.diagnosis.detectors.sizes.bounds import Bounds, HeldLeaves
+from adbg.engine.diagnosis.detectors.sizes.lone_weights import LoneWeights
 from adbg.engine.diagnosis.detectors.sizes.sizes import (
     FLAT,
     GATES,
@@ -84,7 +86,8 @@ class ZeroGradient(Detector):
     Evidence: the norm of the gradient that flows into that operator and of what leaves it, by iteration.
     Mistaken for: heads that are initialised with zeros and batches that leave a unit unused pass, for they get a
     gradient in another iteration. What was looked at once only is told with less confidence. A margin that every sample
-    keeps, so that the loss is 0, and a softmax over one element beside which the rest is trained: notes.
+    keeps, so that the loss is 0, and a softmax over one element beside which the rest is trained: notes. No note where
+    a sum then runs over other elements, each with that weight of 1 (scores of (B, T, 1), over the last axis).
     Cost: two norms a node, in sampled iterations.
     """
 
@@ -101,6 +104,7 @@ class ZeroGradient(Detector):
         self._held = HeldLeaves(facts)
         self._inputs = recurrent.Inputs(facts)
         self._single: set[SourceLine] = set()  # lines of a softmax over one element
+        self._lone = LoneWeights()
         facts.shared[ZeroGradient] = self
 
     def operator(self, call: OperatorCall) -> None:
@@ -109,6 +113,7 @@ class ZeroGradient(Detector):
             self._bounds.look(call)
             self._held.look(call)
             self._inputs.look(call)
+            self._lone.look(call)
             if call.name.strip("_") == "softmax" and call.results and call.lines:
                 read = values.stats(self.facts.backend, call.results[0])
                 if read is not None and read.min == 1:
@@ -229,7 +234,13 @@ class ZeroGradient(Detector):
         meant = ""
         if place.op == "softmax" and place.forward in self._single:
             why = "it is over one element, whose weight is always 1"
-            if any(leaf.zero < leaf.seen for leaf in self._leaves.values()):
+            summed = self._lone.summed.get(place.forward) if place.forward is not None else None
+            if summed is not None:
+                why = (
+                    f"it is over one element, axis {summed.over} of {summed.sizes}, whose weight is always 1, and "
+                    f"{at_line(summed.line)} adds up {summed.along} elements with these weights: give it their axis"
+                )
+            elif any(leaf.zero < leaf.seen for leaf in self._leaves.values()):
                 meant = "the other parameters are trained: right if there is but one element to choose from"
         elif place.op in _HINGES and seen.lossless == len(seen.iterations):
             meant = "the loss itself is 0: right if every sample keeps its margin, wrong if it has the wrong sign"
