@@ -13,6 +13,7 @@ from adbg.engine.diagnosis.detectors.axes.attention import Attention
 from adbg.engine.diagnosis.detectors.axes.channels import Channels
 from adbg.engine.diagnosis.detectors.axes.exchanged import Exchanged
 from adbg.engine.diagnosis.detectors.axes.mixed import Reshaped
+from adbg.engine.diagnosis.detectors.axes.over_batch import OverBatch
 from adbg.engine.diagnosis.detectors.axes.rows import Rows
 from adbg.engine.diagnosis.detectors.axes.turned import axis_behind
 from adbg.engine.diagnosis.detectors.graphs.calls import axis_of, line_of, place, plain, shape
@@ -46,7 +47,8 @@ class _Along:
 @detector("wrong-axis")
 class WrongAxis(Detector):
     """A softmax along one axis of which one element each is then picked along another (the class of every token, of
-    what was made to add up to 1 over the tokens), or whose product with the values of an attention sums over another. A
+    what was made to add up to 1 over the tokens), or whose product with the values of an attention sums over another,
+    as one over the batch does, which ``F.softmax(scores)`` of (B, T, 1) without an axis is in torch. A
     reshape to the sizes that a transpose would have made, before a loss that takes one of these axes for the classes,
     or before what works along one of the two axes, where a transpose or a stack had made them, or batches of other
     sizes show which one is the batch; or, of data as well, before a recurrent layer, an attention or a loop that takes
@@ -88,6 +90,7 @@ class WrongAxis(Detector):
         self._rows = Rows(facts)
         self._along = AlongBatch(facts, self._exchanged.origins)
         self._attention = Attention(facts, self._sums)
+        self._over_batch = OverBatch(facts, self._sums)
 
     def operator(self, call: OperatorCall) -> None:
         self._exchanged.operator(call)
@@ -109,6 +112,7 @@ class WrongAxis(Detector):
         self._channels.operator(call, name)
         self._along.operator(call, name)
         self._attention.operator(call, name)
+        self._over_batch.operator(call)
 
     def iteration_end(self) -> None:
         self._exchanged.iteration_end()

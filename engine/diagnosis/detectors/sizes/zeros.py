@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from adbg.engine.backends.base import BackwardCall
 from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, detector
+from adbg.engine.diagnosis.detectors.axes.weights import Summed, SummedWeights
 from adbg.engine.diagnosis.detectors.graphs.calls import place as at_line
 from adbg.engine.diagnosis.detectors.graphs.rounded import Rounded
 from adbg.engine.diagnosis.detectors.numbers import values
 from adbg.engine.diagnosis.detectors.sizes import products, recurrent
 from adbg.engine.diagnosis.detectors.sizes.biases import LowBiases
 from adbg.engine.diagnosis.detectors.sizes.bounds import Bounds, HeldLeaves
-from adbg.engine.diagnosis.detectors.sizes.lone_weights import LoneWeights
 from adbg.engine.diagnosis.detectors.sizes.sizes import (
     FLAT,
     GATES,
@@ -104,7 +104,8 @@ class ZeroGradient(Detector):
         self._held = HeldLeaves(facts)
         self._inputs = recurrent.Inputs(facts)
         self._single: set[SourceLine] = set()  # lines of a softmax over one element
-        self._lone = LoneWeights()
+        self._summed: dict[SourceLine, Summed] = {}  # by the line of such a softmax: the sum that uses its weights
+        self._lone = SummedWeights(facts.backend.name == "torch", _is_lone, self._found)
         facts.shared[ZeroGradient] = self
 
     def operator(self, call: OperatorCall) -> None:
@@ -118,6 +119,11 @@ class ZeroGradient(Detector):
                 read = values.stats(self.facts.backend, call.results[0])
                 if read is not None and read.min == 1:
                     self._single.update(call.lines)
+
+    def _found(self, used: Summed) -> None:
+        self._summed.setdefault(
+            used.weights.softmax, replace(used, value=None, weights=replace(used.weights, used=None))
+        )
 
     def backward_begin(self, running: Running) -> None:
         if self.facts.sampled and len(running.chain) == 1:
@@ -234,10 +240,11 @@ class ZeroGradient(Detector):
         meant = ""
         if place.op == "softmax" and place.forward in self._single:
             why = "it is over one element, whose weight is always 1"
-            summed = self._lone.summed.get(place.forward) if place.forward is not None else None
+            summed = self._summed.get(place.forward) if place.forward is not None else None
             if summed is not None:
                 why = (
-                    f"it is over one element, axis {summed.over} of {summed.sizes}, whose weight is always 1, and "
+                    f"it is over one element, axis {summed.weights.over} of {summed.weights.sizes}, whose weight is "
+                    f"always 1, and "
                     f"{at_line(summed.line)} adds up {summed.along} elements with these weights: give it their axis"
                 )
             elif any(leaf.zero < leaf.seen for leaf in self._leaves.values()):
@@ -281,6 +288,10 @@ class ZeroGradient(Detector):
         """The finding that gradients of float16 become 0 further up, where next to nothing is left that flows in."""
         told = (each.id for each in self.facts.findings.values() if each.kind == "half-underflow")
         return next(told, None) if max(seen.entering, default=0.0) < _UNDERFLOWN else None
+
+
+def _is_lone(sizes: list[int], over: int) -> bool:
+    return sizes[over] == 1
 
 
 def _stops(size: Size) -> bool:

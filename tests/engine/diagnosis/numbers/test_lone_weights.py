@@ -64,7 +64,24 @@ BUGGY = {
     "multiplied": pool(MEAN, "pooled = bmm(turned(weights), h).squeeze(1)"),
     "by way of a line": pool(MEAN, "kept = weights.squeeze(-1).unsqueeze(-1)", "pooled = (h * kept).sum(1)"),
 }
+# Over the batch, in the layout with the batch in front; torch does so by itself where no axis is given.
+BATCH = "weights = softmax(self.score(h), 0)  # CAUSE"
+OVER_BATCH = {
+    "summed over the batch": pool(BATCH, "pooled = (weights * h).sum(1)"),
+    "multiplied over the batch": pool(BATCH, "pooled = bmm(turned(weights), h).squeeze(1)"),
+    "no axis": pool("weights = IMPLICIT(self.score(h))  # CAUSE", "pooled = (weights * h).sum(1)"),
+}
+# The steps in front, and samples that are assigned to groups, each of which has a mean of them.
+IN_FRONT = pool(
+    "steps = h.transpose(ORDER)", "weights = softmax(self.score(steps), 0)", "pooled = (weights * steps).sum(0)"
+)  # fmt: skip
+GROUPS = pool(
+    "first = h[:, 0]", "shares = softmax(first, 0)", "means = (shares.unsqueeze(-1) * first.unsqueeze(1)).sum(0)",
+    "pooled = self.score(h).mean(1) * (first @ means)",
+)  # fmt: skip
 HEALTHY = {
+    "in front": IN_FRONT,
+    "groups": GROUPS,
     "over the steps": pool("weights = softmax(self.score(h), 1)", "pooled = (weights * h).sum(1)"),
 }
 # One key to look at, as the first step of a decoder has it: the weights are 1 as they have to be.
@@ -76,7 +93,13 @@ ONE_KEY = pool(
 
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    texts = {name: HEAD[request.param] + text for name, text in {**BUGGY, **HEALTHY, "one key": ONE_KEY}.items()}
+    texts = {
+        name: HEAD[request.param] + text
+        for name, text in {**BUGGY, **OVER_BATCH, **HEALTHY, "one key": ONE_KEY}.items()
+    }
+    order, implicit = ("1, 0", "F.softmax") if request.param == "torch" else ("[1, 0, 2]", "IMPLICITLY")
+    implicit = implicit.replace("IMPLICITLY", "(lambda scores: softmax(scores, 0))")
+    texts = {name: text.replace("ORDER", order).replace("IMPLICIT", implicit) for name, text in texts.items()}
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
 
 
@@ -91,6 +114,13 @@ def test_the_softmax_is_told_with_the_sum(runs: dict[str, Run], name: str) -> No
     first = runs[name].check_first("zero-gradient")
     assert first["severity"] == "warning" and "zero True" in runs[name].plain, str(runs[name])
     assert "axis 2 of [6, 5, 1]" in first["message"] and "adds up 5 elements" in first["message"], first["message"]
+
+
+@each
+@pytest.mark.parametrize("name", OVER_BATCH)
+def test_weights_over_the_batch(runs: dict[str, Run], name: str) -> None:
+    first = runs[name].check_first("wrong-axis")
+    assert "axis 0 of [6, 5, 1], the batch" in first["message"] and "5 positions" in first["message"], first["message"]
 
 
 @each
