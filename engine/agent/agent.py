@@ -397,9 +397,9 @@ def _start_in_child(config: SessionConfig) -> None:
 
 
 def _child_ends(error: BaseException | None) -> None:
-    if _current is not None:
+    if _current is not None:  # none in what this process forked itself, which has heard of this, too
         _current.before_end(error if isinstance(error, Exception) else None, isinstance(error, KeyboardInterrupt))
-    _close()
+        _close()
 
 
 def _forked() -> None:

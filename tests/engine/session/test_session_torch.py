@@ -232,14 +232,14 @@ def test_the_program_ends_by_itself_when_the_front_end_dies(tmp_path: Path, mome
         assert not expected or out == expected
 
 
-def test_a_forked_child_has_no_agent(tmp_path: Path) -> None:
+def test_a_forked_child_has_an_agent_of_its_own_from_its_first_backward_on(tmp_path: Path) -> None:
     script = """
 import os, sys, torch
 x = torch.ones(3, requires_grad=True)
 (x * 2).sum().backward()
 pid = os.fork()
 if pid == 0:
-    breakpoint = sys.breakpointhook
+    assert sys.breakpointhook is sys.__breakpointhook__
     (x * 2).sum().backward()
     os.write(1, f"child {x.grad.tolist()}\\n".encode())
     os._exit(0)
@@ -250,7 +250,12 @@ print(x.grad.tolist())
     with Dialled(tmp_path, script) as run:
         run.peer.begin("MulBackward0")
         assert run.peer.stopped()["backward"] == 1
-        assert run.peer.go()["backward"] == 2  # of the parent, after the child ended
+        run.peer.request("continue")
+        child = run.front.accept()
+        child.begin("MulBackward0")
+        assert child.stopped()["backward"] == 1, "the parent's are not its own"
+        child.request("continue")
+        assert run.peer.stopped()["backward"] == 2  # of the parent, after the child ended
         run.peer.request("continue")
         assert run.end() == (0, "child [4.0, 4.0, 4.0]\nstatus 0\n[4.0, 4.0, 4.0]\n", "")
 
