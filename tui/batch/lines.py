@@ -131,7 +131,7 @@ class Result(Line):
 
 @dataclass(frozen=True, kw_only=True)
 class Error(Line):
-    """A command was refused. The commands behind it run all the same; with `--strict` the exit status is not 0."""
+    """A command was refused. The commands after it run all the same; with `--strict` the exit status is not 0."""
 
     TYPE = "error"
     command: Annotated[str, "the command as given"]
@@ -261,7 +261,7 @@ class Looked:
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis(Line):
-    """The end of `adbg diagnose`, behind `exited`: the findings, ranked, and what was looked at."""
+    """The end of `adbg diagnose`, after `exited`: the findings, ranked, and what was looked at."""
 
     TYPE = "diagnosis"
     findings: Annotated[list[RankedFinding], "those to read, in this order"]

@@ -253,7 +253,8 @@ class NoGradient(Detector):
         kept: dict[tuple[Any, ...], Cut | None] = {}
         for held in self._held.values():
             stepped = held.owned in self._moved
-            if self._given >> held.place & 1 or (self._asked >> held.place & 1 and not stepped):
+            asked = self._asked >> held.place & 1  # by autograd.grad: a step that uses what that gives changes weights
+            if self._given >> held.place & 1 or (asked and (not stepped or self._by_hand.changes(held.place))):
                 continue
             if held.maker is not None:
                 proof = f"{held.name} of an optimizer is that tensor, and its .grad is None"
@@ -264,7 +265,7 @@ class NoGradient(Detector):
                 continue
             why = IDLE if idle and self._moved else BY_HAND if self._by_hand.changes(held.place) else ""
             cut = self._lost_at(held.place)
-            if cut is None and self._asked >> held.place & 1:  # a loss of slopes has none of the last bias
+            if cut is None and asked:  # a loss of slopes has none of the last bias
                 continue
             if cut is not None:
                 key: tuple[Any, ...] = (why, "cut", cut.name, cut.lines[:1])
