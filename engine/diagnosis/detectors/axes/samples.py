@@ -44,12 +44,12 @@ class _Numbers:
 
 @detector("wrong-axis")
 class SamplesAlongColumns(Detector):
-    """A number of each sample (a level of noise that is picked by the sample's step, a weight that is drawn for it)
-    meets a batch of three or more axes: a broadcast lines it up with the last axis, which happens to be as long as the
+    """A number of each sample (a level of noise that is picked by the sample's step, a weight that is drawn for it, or
+    that torch's loader puts together) meets a batch of three or more axes: a broadcast lines it up with the last axis, which happens to be as long as the
     batch, and each sample gets all numbers, one a column. With another size of batch it would be an error.
 
     Evidence: how the numbers were made, as many as the batch has samples by that line (``x.shape[0]``, ``len(x)``,
-    ``batch_size``), both shapes, and the line where they meet.
+    ``batch_size``, the loop over a loader), both shapes, and the line where they meet.
     Mistaken for: a factor of each column (parameters, buffers, statistics, an index that is the same in every
     iteration: not told; so nothing is in the first), tables of all pairs (of two axes: not told). A warning; a note
     where random numbers are drawn by a line that does not say for what.
@@ -74,6 +74,8 @@ class SamplesAlongColumns(Detector):
             self._drawn.put(result, what, call.name, line_of(call.lines))
             if self._is_new(call, result) and "int" not in str(result.dtype):
                 self._numbers.put(result, what, call.name, line_of(call.lines))
+        elif name == "stack" and len(sizes) == 1 and sizes[0] == len(call.operands) > 1:
+            self._collated(call, result, sizes[0])
         elif name in _PICKS and len(call.operands) == 2 and len(sizes) == 1:
             self._picks(call, sizes[0])
         elif len(call.operands) == 1 or len(sizes) == 1:
@@ -82,6 +84,15 @@ class SamplesAlongColumns(Detector):
                 self._numbers.put(result, known.what, known.name, known.line)
         elif name in _MEET and len(sizes) >= 3 and sizes[0] == sizes[-1]:
             self._meets(call, sizes)
+
+    def _collated(self, call: OperatorCall, result: Any, count: int) -> None:
+        """A loader puts the numbers of its samples together: the program's line is the loop over it."""
+        line = line_of(call.lines)
+        if line is None or not self.facts.text_of(line).startswith("for ") or "int" in str(result.dtype):
+            return
+        if self._is_new(call, result):
+            said = f"the loader of {place(line)} puts {count} numbers together, one of each sample"
+            self._numbers.put(result, _Numbers(said, self.facts.text_of(line)), call.name, line)
 
     def _picks(self, call: OperatorCall, count: int) -> None:
         """An element of a table for each sample, by an index that this iteration made."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from support.diagnosing_many import Run, diagnose_each
-from support.frameworks import FRAMEWORKS, case
+from support.frameworks import FRAMEWORKS, case, only
 
 HEAD = {
     "torch": """
@@ -122,3 +122,33 @@ def test_what_is_meant(runs: dict[str, Run], name: str) -> None:
 @pytest.mark.parametrize("name", UNSAID)
 def test_where_nothing_says_of_what_they_are_a_note_asks(runs: dict[str, Run], name: str) -> None:
     runs[name].check_healthy("wrong-axis")
+
+
+# A loader puts a weight of each sample beside its image; the second takes a row of gains for all of its columns.
+LOADED = """
+from torch.utils.data import DataLoader, TensorDataset
+net = conv(1, 1)
+optimizer, clear = sgd(*net.parameters())
+data = TensorDataset(noise(24, 1, 8, 8), drawn(24), drawn(1, 8).expand(24, 8).clone())
+for epoch in range(3):
+    for x, weight, gains in DataLoader(data, batch_size=8):
+        error = (net(x) - x).square().squeeze(1)
+        loss = BODY
+        getattr(optimizer, clear)()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@only("torch", "Paddle's loader puts samples together in NumPy")
+def test_a_number_of_each_sample_that_a_loader_puts_together(tmp_path_factory: pytest.TempPathFactory) -> None:
+    bodies = {
+        "wrong": "(error * weight).mean()  # CAUSE",
+        "right": "(error * weight.reshape(-1, 1, 1)).mean()",
+        "of the columns": "(error * gains[0]).mean()",
+    }
+    texts = {name: HEAD["torch"] + LOADED.replace("BODY", body) for name, body in bodies.items()}
+    runs = diagnose_each("torch", tmp_path_factory.mktemp("programs"), texts)
+    assert "one of each sample" in runs["wrong"].check_first("wrong-axis")["evidence"][0]
+    runs["right"].check_healthy()
+    runs["of the columns"].check_healthy()
