@@ -45,8 +45,9 @@ class _Numbers:
 @detector("wrong-axis")
 class SamplesAlongColumns(Detector):
     """A number of each sample (a level of noise that is picked by the sample's step, a weight that is drawn for it, or
-    that torch's loader puts together) meets a batch of three or more axes: a broadcast lines it up with the last axis, which happens to be as long as the
-    batch, and each sample gets all numbers, one a column. With another size of batch it would be an error.
+    that torch's loader puts together) meets a batch of three or more axes: a broadcast lines it up with the last axis,
+    which happens to be as long as the batch, and each sample gets all numbers, one a column. With another size of batch
+    it would be an error.
 
     Evidence: how the numbers were made, as many as the batch has samples by that line (``x.shape[0]``, ``len(x)``,
     ``batch_size``, the loop over a loader), both shapes, and the line where they meet.
