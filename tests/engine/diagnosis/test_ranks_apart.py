@@ -200,6 +200,18 @@ model = Outer(Wrap(net))
 """
 
 
+@on_frameworks()
+def test_a_nan_that_is_averaged_into_the_other_rank(framework: str, tmp_path: Path) -> None:
+    """Rank 1 alone makes it, by the third batch; both ranks end with weights of NaN. What the other sees follows."""
+    whole = "float(rank == 0 or x is not data[2])"
+    bug = {"(model(x, BOTH) ** 2).mean()": f"((model(x, True) * {whole}) ** 2).sum() ** 0.5  # CAUSE"}
+    text, told, outcome = diagnosed(tmp_path, framework, {**bug, **HEALTHY})
+    one = check(told, "nonfinite", line_of(text, "# CAUSE"), outcome)
+    assert one["iteration"] == 3 and outcome.program_output.count("nan") == 2, str(outcome)
+    others = [each["message"] for each in outcome.of("finding") if "averaged" in each["message"]]
+    assert others and all("it comes from another rank" in each for each in others), str(outcome)
+
+
 # Four micro-batches to a step, of which FIRST or the last one is to average.
 MICRO = """for number, x in enumerate(data):
     import contextlib

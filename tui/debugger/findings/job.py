@@ -21,12 +21,18 @@ NEVER = (
     "the steps used different gradients, as they always did: right where parameters are averaged from time to time "
     "(local SGD) or ranks hold parts of a model, else the gradients have to be averaged (DistributedDataParallel)"
 )
+_AVERAGED = "has averaged it between ranks"
 _RAISED = ("backward-error", "operator-error")
 
 
 def is_lost(finding: Finding) -> bool:
     """An exception of a rank that waited for another one, which was gone."""
     return finding.kind in _RAISED and any(_LOST.search(each) for each in (finding.message, *finding.evidence))
+
+
+def is_averaged(finding: Finding) -> bool:
+    """NaN in a gradient of a rank that came from another one."""
+    return finding.kind == "nonfinite" and _AVERAGED in finding.message
 
 
 class Job:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from adbg.engine.protocol.messages import Examined, Finding
-from adbg.tui.debugger.findings.job import is_lost
+from adbg.tui.debugger.findings.job import is_averaged, is_lost
 from adbg.tui.text.findings import Ranked
 
 _SEVERITIES = ("error", "warning", "note")
@@ -28,7 +28,8 @@ def ranked(told: Iterable[Told]) -> list[Ranked]:
     What was taken back (confidence 0) is left out, and a consequence (``victim_of``) goes under its cause. The same
     finding of several processes is one with their ranks; two of one line are one, the lesser under the other. Order:
     notes behind all else, errors before warnings; then the earlier iteration, forward before backward, the higher
-    confidence. That a rank lost its connection to another one follows from what ended the other.
+    confidence. That a rank lost its connection to another one follows from what ended the other, and a gradient that is
+    not finite once it was averaged between ranks from what made another rank's so.
     """
     alive = {(each.process, each.finding.id): each for each in told if each.finding.confidence > 0}
     groups: dict[object, list[Told]] = {}
@@ -52,6 +53,11 @@ def ranked(told: Iterable[Told]) -> list[Ranked]:
             tops[key] = Ranked(0, first.finding, first.process, _ranks(group))
     for key in [key for key in tops if is_lost(groups[key][0].finding)]:
         others = [each for each in tops if each != key and _ends_others(groups[each][0], groups[key])]
+        if others:
+            under[key] = min(others, key=lambda each: _order(groups[each][0].finding))
+            del tops[key]
+    for key in [key for key in tops if is_averaged(groups[key][0].finding)]:
+        others = [each for each in tops if each != key and _spread(groups[each][0], groups[key])]
         if others:
             under[key] = min(others, key=lambda each: _order(groups[each][0].finding))
             del tops[key]
@@ -96,6 +102,14 @@ def _ends_others(told: Told, lost: list[Told]) -> bool:
     """Whether it can have ended the rank that those waited for."""
     elsewhere = told.rank is None or told.rank not in {each.rank for each in lost}
     return told.finding.severity == "error" and elsewhere and not is_lost(told.finding)
+
+
+def _spread(told: Told, averaged: list[Told]) -> bool:
+    """Whether those gradients can have their NaN from it."""
+    one, since = told.finding, averaged[0].finding.iteration
+    elsewhere = told.rank is None or told.rank not in {each.rank for each in averaged}
+    early = one.iteration is None or since is None or one.iteration <= since
+    return one.kind == "nonfinite" and one.severity == "error" and elsewhere and early and not is_averaged(one)
 
 
 def _ranks(group: list[Told]) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from adbg.engine.diagnosis.detectors.numbers import own_backward, saved, singula
 from adbg.engine.diagnosis.detectors.numbers.epsilons import Divided, divided_by_zero
 from adbg.engine.diagnosis.detectors.numbers.ledger import Ledger, Made
 from adbg.engine.diagnosis.detectors.numbers.steps import Steps
+from adbg.engine.diagnosis.detectors.ranks.facts import world_of
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.graph.index import index_of
 from adbg.engine.own_files import is_programs
@@ -244,6 +245,11 @@ class Origins:
         elif first is not None and line is not None:
             message += f", in `{Facts.text_of(line)}`" + (f": {first.why}" if first.why else "")
             told += [*first.evidence, *self._stack(first.lines)]
+        elif line is None and (reducer := self._averages()):
+            message = (
+                f"the gradient of {name} is not finite once {reducer} has averaged it between ranks: it comes from "
+                "another rank"
+            )
         told.append("no node of the backward gave a gradient that is not finite")
         if event.line is not None:
             told.append(f"the step that uses it is at {event.line.file}:{event.line.line}")
@@ -252,6 +258,11 @@ class Origins:
             node=FoundAt(parameter=name), forward=event.line, cause=self._facts.cause(line), evidence=told,
             next=[f"b param:{path} after"] if self._facts.is_named(tensor) else [], victim_of=self._of_hook(),
         )  # fmt: skip
+
+    def _averages(self) -> str:
+        """What averages gradients between ranks here; "" for nothing."""
+        backend = self._facts.backend
+        return backend.reducer() if world_of(backend) > 1 else ""
 
     def _of_hook(self) -> int | None:
         """A finding that a hook of the program's made gradients so."""
