@@ -112,10 +112,11 @@ class FunctionCall:
 class SlotCheck:
     """What a numeric check says of one argument of a custom function, over random directions.
 
-    ``pairs``: (numeric, by its backward) directional derivatives. ``smooth``: both step sizes agree. ``identity``:
-    forward gives that argument back as it is. ``flat``: where the two differ, the forward does not depend on the
-    argument (straight-through). ``missing``: its backward gave None. ``unwritten``: the gradient has values of memory
-    that nothing was written to. ``nonlinear``: its backward is not linear in the gradient that it is given;
+    ``pairs``: (numeric, by its backward) directional derivatives. ``smooth``: two step sizes agree along most
+    directions; by these it ``agrees``. ``identity``: forward gives that argument back as it is. ``flat``: where the two
+    differ, the forward does not depend on the argument (straight-through). ``missing``: its backward gave None.
+    ``unwritten``: the gradient has values of memory that nothing was written to. ``nonlinear``: its backward is not
+    linear in the gradient that it is given;
     ``constant``: it gives the same whatever it is given. ``lone``: what the function gives is a single number.
     ``asked``: the program needs that gradient; of a function with a wrong one the others are looked at, too.
     """

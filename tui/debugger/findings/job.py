@@ -113,7 +113,8 @@ class Job:
         ]
         alike = _same_gradient(first, known)
         rates = {rank: tuple(facts.rates) for rank, facts in known.items()}
-        if alike and len(set(rates.values())) > 1:
+        apart = alike and len(set(rates.values())) > 1
+        if apart:
             why = "the learning rates differ: " + ", ".join(
                 f"{_rates(each)} on rank {rank}" for rank, each in rates.items()
             )
@@ -122,10 +123,13 @@ class Job:
         else:
             why = NOT_ANY_MORE
         evidence.append(f"{_some(names)} differ{'s' * (len(names) == 1)} now; {why}")
+        if apart and one.schedule is not None:
+            evidence.append("a scheduler set them: what it is stepped by has to be the same on all ranks")
         return Finding(
             OWN + 1, "drifted-parameters", "error", 0.9 if not alike or len(set(rates.values())) > 1 else 0.8,
             f"parameters drift apart between ranks {when}: {_some(names)}; {why}",
-            FoundAt(parameter=first), iteration=iteration, cause=one.step if alike else one.backward, evidence=evidence,
+            FoundAt(parameter=first), iteration=iteration,
+            cause=(one.schedule if apart else None) or (one.step if alike else one.backward), evidence=evidence,
             next=[f"rank diff params '{first}'", f"b param:{first} after"],
         )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ _JOINS = SAME | frozenset({"stack", "cat", "concat", "index_select", "gather", "
 _INTEGERS = ("int64", "int32", "int16", "int8", "uint8")
 _AS_ANOTHER = frozenset({"to", "type", "type_as", "astype", "cast"})
 _LIBRARIES = ("numpy", "torch", "paddle")
+_FILLS = frozenset({"full_like", "new_full"})
 _SHARE = 0.05  # of the values that are written into a tensor of integers, those that lose something
 _INDEXED = frozenset({"getitem", "gather", "index_select", "embedding", "take", "take_along_dim", "gather_nd"})
 _SUMS = frozenset({"sub", "subtract", "rsub", "add", "mul", "multiply", "div", "divide", "truediv", "neg", "scale"})
@@ -119,7 +121,8 @@ class Truncated(Detector):
 @detector("loss-input")
 class Written(Detector):
     """Values with fractions are written into a tensor of integers, which drops these (``returns = zeros_like(rewards)``
-    of whole rewards, ``returns[t] = running``), and what is learnt is compared with it, or multiplied by it.
+    of whole rewards, ``returns[t] = running``; ``full_like(labels, 0.4)``), and what is learnt is compared with it, or
+    multiplied by it.
 
     Evidence: how many of the values lost what they had after the point, one of them, the type of the tensor.
     Mistaken for: whole numbers of a floating type, what is cast to integers by name (not told), counts (nothing is
@@ -149,6 +152,10 @@ class Written(Detector):
             elif name == "copy":
                 self._marks.drop(call.operands[0])
             return
+        filled = self._filled(call) if name in _FILLS and call.results else None
+        if filled is not None:
+            self._marks.put(call.results[0], filled, call.name, line_of(call.lines))
+            return
         if name in _AS_ANOTHER and call.results and self._is_as_another(call):
             cut = self._cut(call.results[0], call.operands[0])
             if cut is not None:
@@ -165,9 +172,18 @@ class Written(Detector):
             return
         if name in _SUMS | DIFFERENCES | PAIRED and any(each.requires_grad for each in call.operands):
             self._tell(call, known.what, known.line)
-        elif name in _SUMS | _JOINS | DIFFERENCES | {"cast", "float", "to"}:
+        elif name in _SUMS | _JOINS | DIFFERENCES | {"cast", "float", "to", "where"}:
             for each in call.results:
                 self._marks.put(each, known.what, known.name, known.line)
+
+    @staticmethod
+    def _filled(call: OperatorCall) -> _Written | None:
+        """``full_like(labels, 0.4)`` of whole numbers is 0 everywhere."""
+        kind = str(call.results[0].dtype).rpartition(".")[2]
+        given = [each for each in (*call.arguments[1:], *call.keywords.values()) if isinstance(each, float)]
+        cut = [each for each in given if _has_fraction(each)]
+        size = math.prod(call.results[0].shape)
+        return _Written(size, size, cut[0], kind) if cut and kind in _INTEGERS and size else None
 
     def _is_as_another(self, call: OperatorCall) -> bool:
         """A cast to the type of another tensor, whatever that is: no word says that integers are wanted."""

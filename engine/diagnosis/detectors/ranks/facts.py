@@ -55,6 +55,7 @@ class RanksApart(Detector):
         super().__init__(facts)
         self._line: SourceLine | None = None
         self._step: OptimizerEvent | None = None
+        self._schedule: SourceLine | None = None
         self._gradients: dict[str, str] = {}
         self._failed = ""
         self._world = 0
@@ -84,6 +85,8 @@ class RanksApart(Detector):
             self._failed = running.call.error_text(error).split("\n", 1)[0][:300]
 
     def optimizer(self, event: OptimizerEvent) -> None:
+        if event.what == "scheduled":
+            self._schedule = event.line
         if event.what != "step" or not self._looks() or not self._many():
             return
         if self._step is None:  # what the ranks began with
@@ -141,6 +144,7 @@ class RanksApart(Detector):
                 rates=list(step.rates) if step is not None else [],
                 backward=facts.cause(self._line),
                 step=facts.cause(step.line) if step is not None else None,
+                schedule=facts.cause(self._schedule),
                 loop=facts.cause(_loop_around(self._line)),
                 uses={name: used for name in self._without() if (used := facts.cause(self._use(name))) is not None},
                 failed=self._failed,

@@ -120,6 +120,14 @@ def loss_of(out):
     print("fractions", float((real(table) - framework.floor(real(table))).abs().sum()))
     return ((out - real(table)) ** 2).mean()
 """),
+    "filled": _program("""
+def loss_of(out):
+    classes = whole([0, 1] * 6)
+    weights = framework.full_like(classes, 0.4)  # CAUSE
+    weights = framework.where(classes == 1, framework.full_like(classes, 1.0), weights)
+    print("fractions", float((real(weights) - 0.4).abs().min()) > 0.3 and 0.0)
+    return (out.square().mean(1) * real(weights)).mean()
+"""),
     "columns": _program("""
 def loss_of(out):
     table = whole([[1, 2]] * 12)
@@ -154,6 +162,11 @@ def loss_of(out):
     table = whole([[1, 2]] * 12)
     table[:, 1] = cut(uniform(12) * 4 - 2)
     return ((out - real(table)) ** 2).mean()
+"""),
+    "filled with whole numbers": _program("""
+def loss_of(out):
+    classes = whole([0, 1] * 6)
+    return (out.square().mean(1) * real(framework.full_like(classes, 2.0))).mean()
 """),
     "a grid": _program("""
 def loss_of(out):
