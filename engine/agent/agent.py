@@ -112,6 +112,7 @@ class Agent:
     """One process's agent: the session, its observers, and the client that is connected. ``scratch``: the folder of a
     session that a front end made, "" for none; what would go beside the record lies there when nothing is recorded."""
 
+    _ended = False  # the program's end was told of
     late = False  # the program ran before adbg came, and may be in the middle of anything
 
     def __init__(
@@ -293,8 +294,9 @@ class Agent:
 
     def before_end(self, error: BaseException | None, interrupted: bool) -> None:
         """The program ends, by ``error`` where nothing caught that; ``interrupted``: by Ctrl-C."""
-        if os.getpid() != self._pid or self.client is None:
+        if os.getpid() != self._pid or self.client is None or self._ended:
             return
+        self._ended = True
         if self.profiling is not None:
             self.profiling.program_ends()
         self.diagnosing.program_ends(error, interrupted)
@@ -396,10 +398,11 @@ def _start_in_child(config: SessionConfig) -> None:
     start(config, main=False)
 
 
-def _child_ends(error: BaseException | None) -> None:
+def _child_ends(error: BaseException | None, last: bool) -> None:
     if _current is not None:  # none in what this process forked itself, which has heard of this, too
         _current.before_end(error if isinstance(error, Exception) else None, isinstance(error, KeyboardInterrupt))
-        _close()
+        if last:
+            _close()
 
 
 def _forked() -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+import threading
+import types
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from adbg.engine.agent import import_watch as importwatch
 from adbg.engine.outside import own
 from adbg.engine.protocol.rendezvous import SessionConfig
 
+_FORKING = ("multiprocessing.popen_fork", "multiprocessing.forkserver")
+_LOCK, _RLOCK = type(threading.Lock()), type(threading.RLock())
 _BEHIND = -1000  # of the priorities with which multiprocessing ends a child: behind the program's own
 
 
@@ -38,17 +42,30 @@ class ForkedChild:
         try:
             if watcher is not None:
                 watcher.leave()
+            _renew_locks()
             self._start(config)
         except own(Exception) as error:
             print(f"adbg: process {os.getpid()} runs undebugged: {type(error).__name__}: {error}", file=sys.stderr)
 
 
-def hear_of_the_end(end: Callable[[BaseException | None], None]) -> None:
-    """Have ``end`` called as a child of ``multiprocessing`` ends, with the exception that ends it, or None.
+def _renew_locks() -> None:
+    """Those of adbg's modules that a thread held which is not here would be waited for until the process is killed: a
+    parser of the program's source, say. Those of objects went with the agent before."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("adbg."):
+            for key, value in list(vars(module).items()):
+                if type(value) in (_LOCK, _RLOCK):
+                    setattr(module, key, threading.Lock() if type(value) is _LOCK else threading.RLock())
+
+
+def hear_of_the_end(end: Callable[[BaseException | None, bool], None]) -> None:
+    """Have ``end(error, last)`` called as a child of ``multiprocessing`` ends, by ``error`` or None; not ``last``: it
+    may go on with other threads, and ``atexit`` tells of its end.
 
     It ends a forked child by ``os._exit``, past ``atexit``, and prints the exceptions of every child itself. Its own
     finalizers run before, while what was raised is handled; in a forked child it clears those that were there before
-    it called the target (Lib/multiprocessing/process.py, ``_bootstrap``).
+    it called the target (Lib/multiprocessing/process.py, ``_bootstrap``; from Python 3.13 on they run when that is
+    over, and the exception of a forked child is not known).
     """
     util: Any = sys.modules.get("multiprocessing.util")
     process: Any = sys.modules.get("multiprocessing.process")
@@ -56,15 +73,44 @@ def hear_of_the_end(end: Callable[[BaseException | None], None]) -> None:
         return
 
     def ends() -> None:
-        end(sys.exc_info()[1])
+        error, last = _raised_here(), _ends_by_exit()
+        if last:  # behind this Python waits for these, and nobody is asked any more
+            for thread in threading.enumerate():
+                if not thread.daemon and thread is not threading.current_thread():
+                    thread.join()
+        if last or error is not None:
+            end(error, last)
 
     def hear(_: object) -> None:
         # A spawned child, in which nothing is cleared, has no parent yet while it imports the program.
         if process.parent_process() is not None or getattr(process.current_process(), "_inheriting", False):
             util.Finalize(None, ends, exitpriority=_BEHIND)
 
-    util.register_after_fork(_heard, hear)  # called behind that clearing, where the target is still to come
+    util.register_after_fork(_heard, hear)  # called after that clearing, where the target is still to come
     hear(_heard)
+
+
+def _stack() -> Iterator[tuple[types.FrameType, str]]:
+    """(frame, its module), the innermost first."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame, str(frame.f_globals.get("__name__"))
+        frame = frame.f_back
+
+
+def _raised_here() -> BaseException | None:
+    """What ended the target. A child that is forked where an exception is handled has that one at hand, too."""
+    error = sys.exc_info()[1]
+    trace = error.__traceback__ if error is not None else None
+    for frame, module in _stack():
+        if module == "multiprocessing.process" and frame.f_code.co_name == "_bootstrap":
+            return error if trace is not None and trace.tb_frame is frame else None
+    return None
+
+
+def _ends_by_exit() -> bool:
+    """By ``os._exit``: it was forked."""
+    return any(module in _FORKING for _, module in _stack())
 
 
 class _Heard:

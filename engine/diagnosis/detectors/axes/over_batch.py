@@ -44,8 +44,9 @@ class OverBatch:
         evidence = [
             f"over the positions of one sample the weights add up to {values.plain(sums[0])} to "
             f"{values.plain(sums[1])}",
-            f"softmax along axis {sizes.index(used.along, 1)} gives weights that add up to 1",
         ]
+        if used.along in sizes[1:]:
+            evidence.append(f"softmax along axis {sizes.index(used.along, 1)} gives weights that add up to 1")
         facts.tell(
             Finding(0, "wrong-axis", "warning", 0.8, message, None, None, facts.iteration + 1, used.line,
                     facts.cause(softmax), evidence, [f"b {place(softmax)}", "info node"])
@@ -53,4 +54,4 @@ class OverBatch:
 
 
 def _is_over_batch(sizes: list[int], over: int) -> bool:
-    return over == 0 and sizes[0] > 1 and sum(size > 1 for size in sizes[1:]) == 1
+    return over == 0 and sizes[0] > 1 and len(sizes) > 2 and sizes[-1] == 1 and sum(size > 1 for size in sizes[1:]) == 1

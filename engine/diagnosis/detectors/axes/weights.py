@@ -42,6 +42,10 @@ class Summed:
     line: SourceLine | None
 
 
+def _lengths(sizes: list[int]) -> list[int]:
+    return sorted(size for size in sizes if size > 1)
+
+
 class SummedWeights:
     """Follows the weights that are ``wanted``, by their sizes and the axis of the softmax, up to the sum."""
 
@@ -82,7 +86,7 @@ class SummedWeights:
             if axis is not None and known.times[axis] > 1:
                 wide = len(known.times) - len(shape(known.used())) if known.used() is not None else 0
                 self._found(Summed(known, known.times[axis], axis - wide, known.used(), line_of(call.lines)))
-        elif name in _KEEPS:
+        elif name in _KEEPS and _lengths(shape(result)) == _lengths(known.sizes):  # no axis is split, none merged
             self._marks.put(result, known, call.name, known.softmax)
         elif name in _TIMES and len(call.operands) == 2:
             times = [1] * (len(shape(result)) - len(shape(operand))) + shape(operand)

@@ -321,9 +321,12 @@ class _Body:
             if isinstance(node, ast.Assign) and node.lineno < write.line.line and write.name in _named(node.value)
             for target in node.targets if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self"
         }  # fmt: skip
+        others = [each for method in _others_of(self._file, self._function) for each in ast.walk(method)]
+        back = (part for each in others if _is_in_place(each) for part in ast.walk(each))  # into the data itself
+        there = {id(part) for part in back}
         return not kept.isdisjoint(used) and any(
             isinstance(each, ast.Attribute) and each.attr in kept & used and isinstance(each.ctx, ast.Load)
-            for method in _others_of(self._file, self._function) for each in ast.walk(method)
+            and id(each) not in there for each in others
         )  # fmt: skip
 
     def _object(self, value: ast.expr) -> Any:
@@ -350,6 +353,12 @@ class _Body:
         known = function_called(self._file, call) if not codes else None
         if known is not None:
             yield self._owner, self._file, known
+
+
+def _is_in_place(node: ast.AST) -> bool:
+    return isinstance(node, ast.AugAssign) or (
+        isinstance(node, ast.Call) and (name := called_name(node)).endswith("_") and not name.endswith("__")
+    )
 
 
 def _others_of(file: str, function: _Scope) -> list[ast.FunctionDef]:

@@ -31,16 +31,19 @@ def shared_line(function: type, wrong: Iterable[int], right: Iterable[int]) -> S
 
 
 def _computed(function: ast.AST) -> dict[str, ast.stmt]:
-    """By variable, the last statement that computes it of others: it does not take what was saved off the context."""
+    """By variable, the only statement that gives it a value, where that computes it of others: it does not take what
+    was saved off the context."""
     found: dict[str, ast.stmt] = {}
+    often: set[str] = set()
     statements = sorted((each for each in inside(function) if isinstance(each, ast.stmt)), key=lambda each: each.lineno)
     parameters = parameters_of(function)
     variables = {*parameters[1:], *(name for each in statements for name in assigned_names(each))}
     for node in statements:
         value = getattr(node, "value", None)
         if isinstance(value, ast.expr) and any(_reads(each, variables) for each in ast.walk(value)):
+            often |= found.keys() & set(assigned_names(node))
             found.update(dict.fromkeys(assigned_names(node), node))
-    return found
+    return {name: node for name, node in found.items() if name not in often}
 
 
 def _reads(node: ast.AST, variables: set[str]) -> bool:

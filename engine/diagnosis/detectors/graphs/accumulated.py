@@ -38,7 +38,7 @@ class _Watched:
     witness: Callable[[], Any] | None  # it, or its first element: its identity may be another's later
     anchor: Callable[[], Any] | None = None  # a table further out whose memory it is cut of, anew for each call
     where: object = None  # in that memory
-    hashes: dict[int, int | None] = field(default_factory=dict)
+    seen: dict[int, set[int | None]] = field(default_factory=dict)  # by element: hashes
     changes: dict[int, int] = field(default_factory=dict)
 
 
@@ -144,9 +144,10 @@ class Accumulated(Detector):
             for at in _spread(stored, self.facts.backend.is_tensor):
                 with suppress(Exception):
                     now = self._hash(stored[at])
-                    if now is not None and each.hashes.get(at, now) != now:
+                    seen = each.seen.setdefault(at, set())
+                    if now is not None and seen and now not in seen:  # what it was before is put back
                         each.changes[at] = each.changes.get(at, 0) + 1
-                    each.hashes[at] = now
+                    seen.add(now)
             if any(count >= _TWICE for count in each.changes.values()):
                 self._told = True
                 self._tell(each)

@@ -12,7 +12,7 @@ from adbg.engine.diagnosis.detector import Detector, detector
 from adbg.engine.diagnosis.detectors.graphs.calls import place
 from adbg.engine.diagnosis.detectors.hangs import polling
 from adbg.engine.diagnosis.detectors.hangs.processes import Process, processes, rest
-from adbg.engine.diagnosis.detectors.hangs.waits import Wait, program_waits
+from adbg.engine.diagnosis.detectors.hangs.waits import OVER, Wait, program_waits
 from adbg.engine.diagnosis.detectors.ranks.facts import world_of
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.outside import own
@@ -230,8 +230,9 @@ def _message(main: Wait, waited: Wait, others: list[Wait], below: dict[int, Proc
         return f"the program hangs: the main thread waits in {_where(main)}, and {waited.thread} waits {_again(waited)}"
     if _again(main):
         return f"the program hangs: it waits {_again(main)}"
-    if waited is not main and main.line is None:  # its code is over, and it waits for the threads that are not
-        return f"the program hangs: its main thread has come to its end, and {waited.thread} waits in {_where(waited)}"
+    if waited is not main and main.line is None:
+        does = "has come to its end" if main.call == OVER else "waits in a library"
+        return f"the program hangs: its main thread {does}, and {waited.thread} waits in {_where(waited)}"
     if waited is not main:
         return (
             f"the program hangs: the main thread waits in {_where(main)}, and {waited.thread} in {_where(waited)}: "

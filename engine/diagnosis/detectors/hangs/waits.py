@@ -23,6 +23,7 @@ _PROCESSES = (
     "multiprocessing.", "concurrent.futures.process", "torch.multiprocessing", "torch.utils.data", "paddle.io",
     "paddle.distributed.spawn",
 )  # fmt: skip
+OVER = "threading._shutdown"
 _RANKS = ("torch.distributed", "paddle.distributed")
 _HOLDS = ("adbg.engine.session.", "adbg.engine.agent.")  # where it stops the program; other code of adbg's calls on
 # Built-in functions have no frame: what the line calls says it. A thing that is entered by its name is a lock.
@@ -112,7 +113,9 @@ def _wait(name: str, innermost: types.FrameType, loops: bool) -> Wait | None:
         kind = "thread" if monitor else _kind(inside)
         timed = _timed(locals_elsewhere(innermost, innermost)) if kind == "thread" else False
         started = innermost.f_code.co_name == "run"  # it runs a built-in function
-        return Wait(name, None, (id(innermost), innermost.f_lasti), "other" if started else kind, timed=timed)
+        over = any(each.f_code.co_name == "_shutdown" for each in inside)  # threading's: its code has come to its end
+        place, call = (id(innermost), innermost.f_lasti), OVER if over else ""
+        return Wait(name, None, place, "other" if started else kind, call, timed=timed)
     line, place = source_line(frame), (id(frame), frame.f_lasti)
     looks = line is not None and loops and _only_looks(inside)
     variables = {**frame.f_globals, **locals_elsewhere(frame, innermost)} if looks else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ _SIGNS = {
     "sub": "-", "subtract": "-", "rsub": "-", "add": "+", "mul": "*", "multiply": "*",
 }  # fmt: skip
 _JOINS = SAME | frozenset({"stack", "cat", "concat", "index_select", "gather", "detach", "flip", "roll", "repeat"})
+_CIRCULAR = re.compile(r"hue|angle|phase|heading|hash|circular|cyclic|wrap|modul|bearing|azimuth", re.I)
 _MOST = 4096  # elements that are looked at
 _LEAST = 4  # of these overflow, or one in
 _SHARE = 256
@@ -42,8 +44,9 @@ class IntegerOverflow(Detector):
     error, and a model learns from that.
 
     Evidence: how many elements wrapped, and one of them: both operands, what they make, and what came out.
-    Mistaken for: arithmetic that is meant to wrap, as in a hash, whose result stays an integer (not told), the integers
-    of a quantised layer (computed in int32), bits and masks (``1 - mask``: nothing wraps), a single element.
+    Mistaken for: arithmetic that is meant to wrap, as in a hash, whose result stays an integer, an angle or a hue, or
+    one value for what is left out (``labels - 1``, of which 0 becomes 255; all not told), the integers of a quantised
+    layer (computed in int32), bits and masks (``1 - mask``: nothing wraps), a single element.
     Cost: in sampled iterations a look at the dtype of each result; 5 ms where small integers are computed with.
     """
 
@@ -94,7 +97,7 @@ class IntegerOverflow(Detector):
         return [each for each in found if each is not None] if None not in found else None
 
     def _tell(self, call: OperatorCall, found: _Overflow, made: Any) -> None:
-        if made in self._told:
+        if made in self._told or (made is not None and _CIRCULAR.search(self.facts.text_of(made))):
             return
         self._told.add(made)
         facts, line = self.facts, line_of(call.lines)
@@ -108,7 +111,7 @@ class IntegerOverflow(Detector):
         if line is not None:
             evidence.append(f"{plain(call.name)} at {place(line)}: {facts.text_of(line)}")
         facts.tell(
-            Finding(0, "integer-overflow", "error", 0.9, message, None, None, facts.iteration + 1, line,
+            Finding(0, "integer-overflow", "warning", 0.85, message, None, None, facts.iteration + 1, line,
                     facts.cause(made), evidence, [f"b {place(line)}", "info node"])
         )  # fmt: skip
 
@@ -122,12 +125,14 @@ def _places(shape: tuple[int, ...]) -> range:
 
 def _wrapped(made: Numbers, one: Sequence[float], other: Sequence[float], sign: str, kind: str) -> _Overflow | None:
     low, high = _BITS[kind]
-    count, shown = 0, ""
+    count, shown, became = 0, "", set()
     places = _places(made.shape)
     for at, left, right in itertools.islice(zip(places, one, other), 2 * _MOST):
         exact = left - right if sign == "-" else left + right if sign == "+" else left * right
         if low <= exact <= high or made.flat[at] != (exact - low) % (high - low + 1) + low:
             continue
         count += 1
+        became.add(made.flat[at])
         shown = shown or f"{left:g} {sign} {right:g} = {exact:g} became {made.flat[at]:g}"
-    return _Overflow(len(places), count, shown, kind) if count >= max(_LEAST, len(places) // _SHARE) else None
+    many = count >= max(_LEAST, len(places) // _SHARE) and len(became) > 1
+    return _Overflow(len(places), count, shown, kind) if many else None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import weakref
+from dataclasses import dataclass, field
 from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, ModuleCall, Need, OptimizerEvent, detector
@@ -14,6 +16,21 @@ from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
 
 _STEPS = 2  # that used such gradients
+
+
+@dataclass(slots=True)
+class _Wrapper:
+    """``held``: ids of its parameters. ``runs``: whether it averages in the backward of its last forward, which has not
+    run yet. ``averaged``: the same of each backward since its gradients were cleared, or stepped by. ``line``: of the
+    last backward that did not. ``found``: steps."""
+
+    ref: weakref.ref[Any]
+    kind: str
+    held: frozenset[int]
+    runs: bool | None = None
+    averaged: list[bool] = field(default_factory=list)
+    line: SourceLine | None = None
+    found: int = 0
 
 
 @detector("drifted-parameters")
@@ -32,46 +49,48 @@ class Unsynced(Detector):
 
     def __init__(self, facts: Any) -> None:
         super().__init__(facts)
-        self._kind = ""
-        self._runs: bool | None = None  # whether the wrapper averages in the backward of its last forward
-        self._averaged: list[bool] = []  # in each backward since the last step
-        self._line: SourceLine | None = None  # of the last one that did not
-        self._found = 0
+        self._wrappers: dict[int, _Wrapper] = {}
 
     def applied(self) -> bool:
-        return bool(self._kind)
+        return bool(self._wrappers)
 
     def module_begin(self, call: ModuleCall) -> None:
         backend = self.facts.backend
         if call.grad_mode and backend.reducer_kind is not None and issubclass(type(call.module), backend.reducer_kind):
-            self._kind = type(call.module).__name__
-            self._runs = bool(attribute(call.module, backend.reduces_by))
+            known = self._wrappers.get(id(call.module))
+            if known is None or known.ref() is not call.module:
+                kind, held = type(call.module).__name__, frozenset(map(id, call.module.parameters()))
+                known = self._wrappers[id(call.module)] = _Wrapper(weakref.ref(call.module), kind, held)
+            known.runs = bool(attribute(call.module, backend.reduces_by))
 
     def backward_end(self, running: Running, error: BaseException | None) -> None:
-        if self._runs is None or error is not None or len(running.chain) > 1:
+        if error is not None or len(running.chain) > 1:
             return
-        self._averaged.append(self._runs)
-        if not self._runs:
-            self._line = running.call.location
-        self._runs = None
+        for each in self._wrappers.values():
+            if each.runs is not None:
+                each.averaged.append(each.runs)
+                if not each.runs:
+                    each.line = running.call.location
+                each.runs = None
 
     def optimizer(self, event: OptimizerEvent) -> None:
-        if event.what != "step" or not self._averaged:
+        if event.what not in ("step", "zeroed"):
             return
-        averaged, self._averaged = self._averaged, []
-        if averaged[-1] or not any(averaged):
-            return
-        self._found += 1
-        if self._found == _STEPS:
-            self._tell(averaged, event)
+        for each in self._wrappers.values():
+            if each.averaged and not each.held.isdisjoint(map(id, event.tensors)):
+                averaged, each.averaged = each.averaged, []
+                if event.what == "step" and any(averaged) and not averaged[-1]:
+                    each.found += 1
+                    if each.found == _STEPS:
+                        self._tell(each, averaged, event)
 
-    def _tell(self, averaged: list[bool], event: OptimizerEvent) -> None:
-        facts = self.facts
+    def _tell(self, wrapper: _Wrapper, averaged: list[bool], event: OptimizerEvent) -> None:
+        facts, its_line = self.facts, wrapper.line
         last = max(at for at, each in enumerate(averaged) if each) + 1
-        chosen = _no_sync_near(self._line)
+        chosen = _no_sync_near(its_line)
         where = f", which {place(chosen)} chooses" if chosen is not None else ""
         message = (
-            f"the step at {place(event.line)} uses gradients that {self._kind} did not average: of {len(averaged)} "
+            f"the step at {place(event.line)} uses gradients that {wrapper.kind} did not average: of {len(averaged)} "
             f"backwards before it number {last} averaged what was there by then, and the later ones ran in no_sync()"
             f"{where}; the last one before the step has to average"
         )
@@ -79,12 +98,12 @@ class Unsynced(Detector):
             f"the backwards before the step of iteration {facts.iteration}, in their order: "
             + ", ".join("averaged" if each else "no_sync" for each in averaged),
         ]
-        if self._line is not None:
-            evidence.append(f"the last one in no_sync: {place(self._line)}: {facts.text_of(self._line)}")
+        if its_line is not None:
+            evidence.append(f"the last one in no_sync: {place(its_line)}: {facts.text_of(its_line)}")
         facts.tell(
             Finding(
                 0, "drifted-parameters", "error", 0.95, message, iteration=facts.iteration, forward=event.line,
-                cause=facts.cause(chosen or self._line), evidence=evidence, next=["info ranks"],
+                cause=facts.cause(chosen or its_line), evidence=evidence, next=["info ranks"],
             )
         )  # fmt: skip
 

@@ -121,6 +121,9 @@ class ZeroGradient(Detector):
                     self._single.update(call.lines)
 
     def _found(self, used: Summed) -> None:
+        """Not along the batch: that counts how often a lone expert was chosen."""
+        if used.axis == 0:
+            return
         self._summed.setdefault(
             used.weights.softmax, replace(used, value=None, weights=replace(used.weights, used=None))
         )
