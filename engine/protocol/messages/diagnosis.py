@@ -79,7 +79,6 @@ class RankFacts:
     rates: list[float] = field(default_factory=list)  # learning rates of that step
     backward: Annotated[Cause | None, "the line that called backward"] = None
     step: Annotated[Cause | None, "the line of the step"] = None
-    schedule: Annotated[Cause | None, "where a scheduler set the learning rates last"] = None
     loop: Annotated[Cause | None, "the innermost loop around the call of backward"] = None
     uses: Annotated[dict[str, Cause], "of parameters without a gradient: the line that would use them"] = field(
         default_factory=dict
@@ -88,6 +87,7 @@ class RankFacts:
     constant: Annotated[list[str], "parameters with one value in all elements: equal on ranks that share nothing"] = (
         field(default_factory=list)
     )
+    schedule: Annotated[Cause | None, "where a scheduler set the learning rates last"] = None
 
 
 @dataclass(frozen=True, slots=True)

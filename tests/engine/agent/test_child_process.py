@@ -166,6 +166,74 @@ print("status", os.wait()[1])
     assert status == 0 and "child" in out and "status 0" in out and err == "", err
 
 
+@only("torch", "the agent's part is the same for every framework")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_threads_that_go_on_after_the_target_are_debugged(method: str, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("""
+import multiprocessing, sys, threading, time, torch
+def work():
+    for _ in range(3):
+        time.sleep(0.3)
+        torch.ones(3, requires_grad=True).tanh().sum().backward()
+    print("worked", flush=True)
+def target():
+    torch.ones(1, requires_grad=True).exp().backward()
+    threading.Thread(target=work).start()
+if __name__ == "__main__":
+    child = multiprocessing.get_context(sys.argv[1]).Process(target=target)
+    child.start()
+    child.join()
+""")
+    ran = run_batch(script, "b TanhBackward0", "c", "c", "c", "c", arguments=(method,))
+    assert [stop["backward"] for stop in ran.of("stopped")] == [2, 3, 4], str(ran)
+    assert "worked" in ran.program_output, str(ran)
+
+
+@only("torch", "the agent's part is the same for every framework")
+def test_an_exception_that_is_handled_around_the_fork_ends_no_child(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("""
+import multiprocessing, torch
+def train():
+    torch.ones(3, requires_grad=True).tanh().sum().backward()
+if __name__ == "__main__":
+    try:
+        raise OSError("no checkpoint")
+    except OSError:
+        child = multiprocessing.get_context("fork").Process(target=train)
+        child.start()
+        child.join()
+    print("exit status", child.exitcode)
+""")
+    ran = run_batch(script, "b error", "c")
+    assert not ran.of("stopped") and "exit status 0" in ran.program_output, str(ran)
+
+
+@only("torch", "the agent's part is the same for every framework")
+def test_a_lock_of_adbgs_that_a_thread_held_at_the_fork_is_not_waited_for(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("""
+import os, threading, time, torch
+def parses():
+    from adbg.engine import places
+    with places._PARSES:
+        time.sleep(3)
+torch.ones(3, requires_grad=True).sum().backward()
+threading.Thread(target=parses, daemon=True).start()
+time.sleep(0.5)
+if os.fork() == 0:
+    net = torch.nn.Linear(3, 1)
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    opt.zero_grad()
+    os.write(1, b"child trains\\n")
+    os._exit(0)
+os.wait()
+""")
+    ran = adbg("diagnose", "--json", script, cwd=tmp_path)
+    assert "child trains" in ran.program_output and ran.status == 0, str(ran)
+
+
 def test_a_child_whose_front_end_is_gone_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     started: list[SessionConfig] = []
     there = tmp_path / "s"

@@ -244,6 +244,30 @@ def test_micro_batches_that_are_added_after_those_that_were_averaged(
     assert "of 4 backwards before it number 1 averaged" in one["message"], str(one)
 
 
+# One wrapper averages in each step; beside it another one, with an optimizer of its own, adds four micro-batches up.
+BESIDE = """other, steps = Wrap(Net()), SGD(net.parameters(), 0.0)
+slow = SGD(other.parameters(), 0.1)
+for number, x in enumerate(data):
+    import contextlib
+    (model(x, True) ** 2).mean().backward()
+    with contextlib.nullcontext() if number % 4 == 3 else other.no_sync():
+        (other(x, True) ** 2).mean().backward()
+    opt.step()
+    getattr(opt, clear)()
+    if number % 4 == 3:
+        slow.step()
+        getattr(slow, clear)()
+os.write"""
+
+
+@only("torch", "the detector's part is the same for both")
+def test_two_wrappers_with_schedules_of_their_own(tmp_path: Path) -> None:
+    text = BODY.replace("AVERAGED", "pass")
+    loop = text[text.index("for x in data") : text.index("os.write") + len("os.write")]
+    _, told, outcome = diagnosed(tmp_path, "torch", {loop: BESIDE, **HEALTHY, "COUNT": "16"})
+    assert not told and outcome.status == 0, str(outcome)
+
+
 @on_frameworks()
 def test_a_wrapper_within_another_module_is_called(framework: str, tmp_path: Path) -> None:
     _, found, outcome = diagnosed(tmp_path, framework, {**HEALTHY, "model = Wrap(net)": OUTER})

@@ -326,7 +326,11 @@ class WrongDerivative(Detector):
 
 
 def _usable(checks: Sequence[SlotCheck]) -> list[SlotCheck]:
-    return [check for check in checks if check.smooth and _is_finite(check)]
+    """Those that tell anything: where all is 0, as behind a threshold that nothing passes, any factor agrees."""
+    return [
+        check for check in checks
+        if check.smooth and _is_finite(check) and any(value for pair in check.pairs for value in pair)
+    ]  # fmt: skip
 
 
 def _are_wrong(checks: Sequence[SlotCheck]) -> bool:

@@ -114,8 +114,8 @@ def _wait(name: str, innermost: types.FrameType, loops: bool) -> Wait | None:
         timed = _timed(locals_elsewhere(innermost, innermost)) if kind == "thread" else False
         started = innermost.f_code.co_name == "run"  # it runs a built-in function
         over = any(each.f_code.co_name == "_shutdown" for each in inside)  # threading's: its code has come to its end
-        place, call = (id(innermost), innermost.f_lasti), OVER if over else ""
-        return Wait(name, None, place, "other" if started else kind, call, timed=timed)
+        at, said = (id(innermost), innermost.f_lasti), OVER if over else ""
+        return Wait(name, None, at, "other" if started else kind, said, timed=timed)
     line, place = source_line(frame), (id(frame), frame.f_lasti)
     looks = line is not None and loops and _only_looks(inside)
     variables = {**frame.f_globals, **locals_elsewhere(frame, innermost)} if looks else {}

@@ -340,8 +340,16 @@ ALWAYS = CUT.replace("row[begin:begin + 2] = -1  # CAUSE", "row[1:3] = -1")
 FRESH = UNDONE.replace("past[:24], goal", "noise(24, 4) + 2, goal").replace("  # CAUSE", "")
 KEPT = UNDONE.replace("y * self.wide + self.mean", "y").replace("  # CAUSE", "")
 CLONED = UNDONE.replace("self.normalise(x)", "self.normalise(x.clone())").replace("  # CAUSE", "")
+# What it took off is put back in place, once the batch is done.
+BACK = (
+    UNDONE.replace(
+        "return y * self.wide + self.mean", "return y\n    def put_back(self, x):\n        x.add_(self.mean)"
+    )
+    .replace("fit(module(x) - y)", "fit(module(x) - y)\n        module.put_back(x)")
+    .replace("  # CAUSE", "")
+)
 HEALTHY = {
-    "fresh": FRESH, "kept": KEPT, "cloned": CLONED,
+    "back": BACK, "fresh": FRESH, "kept": KEPT, "cloned": CLONED,
     "scratch": SCRATCH, "always the same part": ALWAYS,
     "copy": COPY, "copied": COPIED, "once": ONCE, "ring": RING, "clones": CLONES, "picked": PICKED, "centred": CENTRED,
     "rectified": RECTIFIED, "moved": MOVED,

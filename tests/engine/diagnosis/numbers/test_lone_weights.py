@@ -79,7 +79,30 @@ GROUPS = pool(
     "first = h[:, 0]", "shares = softmax(first, 0)", "means = (shares.unsqueeze(-1) * first.unsqueeze(1)).sum(0)",
     "pooled = self.score(h).mean(1) * (first @ means)",
 )  # fmt: skip
+# Clusters in front, and heads that are summed before the instances of a bag; a view between.
+CLUSTERS = pool(
+    "first = h[:, 0]", "assign = softmax(first[:4] @ first.TURN, 0)",
+    "centers = (assign @ first) / assign.sum(1).unsqueeze(-1)",
+    "pooled = self.score(h).mean(1) * (first @ centers.TURN)[:, :1] + first",
+)  # fmt: skip
+HEADS = pool(
+    "bag = h[0]", "weights = softmax(bag, 0).unsqueeze(-1)",
+    "pooled = (weights * bag.unsqueeze(1)).sum(1).sum(0).unsqueeze(0) + self.score(h).mean(1)",
+)  # fmt: skip
+VIEWED = pool(
+    "first = h[:, 0]", "weights = softmax(first, 0).reshape([6, 2, 4])",
+    "used = (weights * first.reshape([6, 2, 4])).sum(2)",
+    "pooled = self.score(h).mean(1) + used.sum(1).unsqueeze(-1) + first",
+)  # fmt: skip
+# One expert, whose load is counted.
+EXPERT = pool(
+    "first = h[:, 0]", "chosen = softmax(self.score(first), -1)", "load = (chosen * (chosen > 0.5).FLOAT).sum(0)",
+    "pooled = chosen * first * load",
+)  # fmt: skip
 HEALTHY = {
+    "clusters": CLUSTERS,
+    "heads": HEADS,
+    "viewed": VIEWED,
     "in front": IN_FRONT,
     "groups": GROUPS,
     "over the steps": pool("weights = softmax(self.score(h), 1)", "pooled = (weights * h).sum(1)"),
@@ -97,6 +120,9 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         name: HEAD[request.param] + text
         for name, text in {**BUGGY, **OVER_BATCH, **HEALTHY, "one key": ONE_KEY}.items()
     }
+    texts["one expert"] = HEAD[request.param] + EXPERT
+    turn, real = ("T", "float()") if request.param == "torch" else ("transpose([1, 0])", 'astype("float32")')
+    texts = {name: text.replace(".TURN", f".{turn}").replace(".FLOAT", f".{real}") for name, text in texts.items()}
     order, implicit = ("1, 0", "F.softmax") if request.param == "torch" else ("[1, 0, 2]", "IMPLICITLY")
     implicit = implicit.replace("IMPLICITLY", "(lambda scores: softmax(scores, 0))")
     texts = {name: text.replace("ORDER", order).replace("IMPLICIT", implicit) for name, text in texts.items()}
@@ -130,6 +156,7 @@ def test_over_the_steps(runs: dict[str, Run], name: str) -> None:
 
 
 @each
-def test_one_element_to_choose_from_is_a_note(runs: dict[str, Run]) -> None:
-    runs["one key"].check_healthy("zero-gradient")
-    assert "right if there is but one element" in " ".join(runs["one key"].told[0]["evidence"])
+@pytest.mark.parametrize("name", ["one key", "one expert"])
+def test_one_element_to_choose_from_is_a_note(runs: dict[str, Run], name: str) -> None:
+    runs[name].check_healthy("zero-gradient")
+    assert "right if there is but one element" in " ".join(runs[name].told[0]["evidence"])
