@@ -72,8 +72,8 @@ class Diagnosing:
         self._agent.record.note_diagnosis(event)
 
     def program_starts(self) -> None:
-        """On the main thread, before the script goes on. A child asks for a front end as it imports a framework: that
-        is there already, and nothing of it has run."""
+        """Before the script goes on: on the main thread, or in a child on the one that imports a framework, of which
+        nothing has run yet; in a forked one on that which begins to train, of whose first step a part may have run."""
         if self._now is not None:
             try:
                 self._now.program_starts()
