@@ -25,9 +25,9 @@ from adbg.engine.backends.base import (
 )
 from adbg.engine.backends.common.allocators import allocators_of
 from adbg.engine.backends.common.observing.module_calls import Modules
+from adbg.engine.backends.common.observing.training_start import TrainingStart
 from adbg.engine.backends.common.private_use import PrivateUse
 from adbg.engine.backends.common.timing.phases import PhaseTaps, TellPhase
-from adbg.engine.backends.common.training_start import TrainingStart
 from adbg.engine.backends.common.user_files import FrameFilter
 from adbg.engine.native import load
 from adbg.engine.outside import suppress

@@ -18,7 +18,7 @@ from support.frameworks import node_of, on_frameworks, only
 from support.program import Outcome, adbg, commands, own_lines
 
 from adbg.engine.agent.child_process import ForkedChild
-from adbg.engine.backends.common.training_start import TrainingStart
+from adbg.engine.backends.common.observing.training_start import TrainingStart
 from adbg.engine.protocol.rendezvous import SessionConfig
 
 PARTS = {
