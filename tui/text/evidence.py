@@ -122,7 +122,7 @@ def _of(evidence: Sequence[Evidence], role: Role) -> list[Evidence]:
 
 
 def _between(found: Evidence, here: str) -> str:
-    """ "behind MulBackward0#1 and before Exp (m.py:3), a tensor hook or an in-place change"."""
+    """ "after MulBackward0#1 and before Exp (m.py:3), a tensor hook or an in-place change"."""
     return f"after {_givers(found, ', ')} and before {here}, by {_causes(found)}"
 
 

@@ -245,7 +245,7 @@ def test_micro_batches_that_are_added_after_those_that_were_averaged(
 
 
 # One wrapper averages in each step; beside it another one, with an optimizer of its own, adds four micro-batches up.
-BESIDE = """other, steps = Wrap(Net()), SGD(net.parameters(), 0.0)
+BESIDE = """other = Wrap(Net())
 slow = SGD(other.parameters(), 0.1)
 for number, x in enumerate(data):
     import contextlib

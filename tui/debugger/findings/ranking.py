@@ -27,7 +27,7 @@ def ranked(told: Iterable[Told]) -> list[Ranked]:
 
     What was taken back (confidence 0) is left out, and a consequence (``victim_of``) goes under its cause. The same
     finding of several processes is one with their ranks; two of one line are one, the lesser under the other. Order:
-    notes behind all else, errors before warnings; then the earlier iteration, forward before backward, the higher
+    notes after all else, errors before warnings; then the earlier iteration, forward before backward, the higher
     confidence. That a rank lost its connection to another one follows from what ended the other, and a gradient that is
     not finite once it was averaged between ranks from what made another rank's so.
     """
@@ -51,16 +51,12 @@ def ranked(told: Iterable[Told]) -> list[Ranked]:
             if line is not None:
                 of_line[line] = key
             tops[key] = Ranked(0, first.finding, first.process, _ranks(group))
-    for key in [key for key in tops if is_lost(groups[key][0].finding)]:
-        others = [each for each in tops if each != key and _ends_others(groups[each][0], groups[key])]
-        if others:
-            under[key] = min(others, key=lambda each: _order(groups[each][0].finding))
-            del tops[key]
-    for key in [key for key in tops if is_averaged(groups[key][0].finding)]:
-        others = [each for each in tops if each != key and _spread(groups[each][0], groups[key])]
-        if others:
-            under[key] = min(others, key=lambda each: _order(groups[each][0].finding))
-            del tops[key]
+    for follows, causes in ((is_lost, _ends_others), (is_averaged, _spread)):  # of one rank, from another one
+        for key in [key for key in tops if follows(groups[key][0].finding)]:
+            others = [each for each in tops if each != key and causes(groups[each][0], groups[key])]
+            if others:
+                under[key] = min(others, key=lambda each: _order(groups[each][0].finding))
+                del tops[key]
     for key, cause in under.items():
         seen = {key}
         while cause in under and cause not in seen:  # of a cause that was folded itself

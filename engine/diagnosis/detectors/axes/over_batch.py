@@ -14,7 +14,6 @@ from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.protocol.messages import Finding
 
 Sums = Callable[[Any, int], "tuple[float, float] | None"]
-_NEAR = 0.01  # to 1
 
 
 class OverBatch:
@@ -32,8 +31,8 @@ class OverBatch:
 
     def _found(self, used: Summed) -> None:
         softmax = used.weights.softmax
-        sums = self._sums(used.value, used.axis) if used.value is not None else None
-        if softmax in self._told or sums is None or abs(sums[0] - 1) < _NEAR > abs(sums[1] - 1):
+        sums = self._sums(used.value, used.axis) if softmax not in self._told else None
+        if sums is None:  # told already, or they add up to 1
             return
         self._told.add(softmax)
         sizes, facts = used.weights.sizes, self._facts

@@ -32,8 +32,8 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Summed:
-    """``along``: how many elements the sum at ``line`` adds up; ``axis``: which of the weights' axes that is, of
-    ``value``, None where it is not known."""
+    """``along``: how many elements the sum at ``line`` adds up; ``axis``: which axis of ``value``, the weights as they
+    were used, that is."""
 
     weights: Weights
     along: int
@@ -81,11 +81,13 @@ class SummedWeights:
     def _follow(self, call: OperatorCall, name: str, at: int, operand: Any, known: Weights) -> None:
         result = call.results[0]
         if known.times is not None:
-            axis = axis_of(call) if name == "sum" else None
-            axis = axis % len(known.times) if axis is not None else None
-            if axis is not None and known.times[axis] > 1:
-                wide = len(known.times) - len(shape(known.used())) if known.used() is not None else 0
-                self._found(Summed(known, known.times[axis], axis - wide, known.used(), line_of(call.lines)))
+            axis, value = axis_of(call) if name == "sum" else None, known.used()
+            if axis is None or value is None:
+                return
+            axis %= len(known.times)
+            if known.times[axis] > 1:
+                wide = len(known.times) - len(shape(value))
+                self._found(Summed(known, known.times[axis], axis - wide, value, line_of(call.lines)))
         elif name in _KEEPS and _lengths(shape(result)) == _lengths(known.sizes):  # no axis is split, none merged
             self._marks.put(result, known, call.name, known.softmax)
         elif name in _TIMES and len(call.operands) == 2:
