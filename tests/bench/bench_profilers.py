@@ -167,13 +167,13 @@ def measure(workload: Workload, modes: dict[str, Mode], rounds: int, seconds: fl
     """Seconds a step, by mode and round."""
     for _ in range(5):
         workload.step()
-    steps = max(STEPS, round(seconds / timed(workload.step, modes["plain"], 5)))
+    steps = max(STEPS, round(seconds / timed(workload.step, modes["plain"], 5).wall))
     times: dict[str, list[float]] = {name: [] for name in modes}
     order = list(modes)
     for _ in range(rounds):
         random.shuffle(order)
         for name in order:
-            times[name].append(timed(workload.step, modes[name], steps))
+            times[name].append(timed(workload.step, modes[name], steps).wall)
     return times
 
 

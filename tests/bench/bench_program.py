@@ -21,6 +21,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 from workload import Workload
@@ -108,19 +109,27 @@ def make_modes(agent: agents.Agent) -> dict[str, Mode]:
     }
 
 
-def timed(step: Callable[[], None], mode: Mode, steps: int) -> float:
-    """Seconds per step over ``steps`` of them. Those of the first SETTLE are not counted: what a mode starts beside the
-    program (a process behind the log) has begun by then."""
+class Turn(NamedTuple):
+    """Seconds per step: ``wall``, and ``cpu`` of all threads of this process, which hears less of other work on the
+    machine, and hears of what adbg's own threads do on another core."""
+
+    wall: float
+    cpu: float
+
+
+def timed(step: Callable[[], None], mode: Mode, steps: int) -> Turn:
+    """Over ``steps`` of them. Those of the first SETTLE are not counted: what a mode starts beside the program (a
+    process behind the log) has begun by then."""
     with mode():
         settled = time.perf_counter() + SETTLE
         step()
         while time.perf_counter() < settled:
             step()
         gc.collect()
-        started = time.perf_counter()
+        started, cpu = time.perf_counter(), time.process_time()
         for _ in range(steps):
             step()
-        return (time.perf_counter() - started) / steps
+        return Turn((time.perf_counter() - started) / steps, (time.process_time() - cpu) / steps)
 
 
 def measure(workload: Workload, modes: dict[str, Mode], rounds: int, seconds: float) -> dict[str, object]:
@@ -128,19 +137,26 @@ def measure(workload: Workload, modes: dict[str, Mode], rounds: int, seconds: fl
     third of the rounds where a step is long."""
     for _ in range(5):
         workload.step()
-    one = timed(workload.step, modes["plain"], 5)
+    one = timed(workload.step, modes["plain"], 5).wall
     large = one > LARGE_STEP
     steps = 2 if large else max(4, round(seconds / one))
-    times: dict[str, list[float]] = {name: [] for name in modes if not large or name in LARGE}
-    order = list(times)
+    turns: dict[str, list[Turn]] = {name: [] for name in modes if not large or name in LARGE}
+    order = list(turns)
     rounds = max(3, rounds // 3) if large else rounds
     for _ in range(rounds):
         random.shuffle(order)
         for name in order:
             turn = max(4, steps // 8) if name in SLOW else steps
-            times[name].append(timed(workload.step, modes[name], turn))
+            turns[name].append(timed(workload.step, modes[name], turn))
     native = load.core()[0] is not None
-    return {"nodes": workload.nodes, "steps": steps, "rounds": rounds, "times": times, "native": native}
+    return {
+        "nodes": workload.nodes,
+        "steps": steps,
+        "rounds": rounds,
+        "times": {name: [turn.wall for turn in each] for name, each in turns.items()},
+        "cpu_times": {name: [turn.cpu for turn in each] for name, each in turns.items()},
+        "native": native,
+    }
 
 
 def memory(workload: Workload, mode: Mode, iterations: Sequence[int]) -> dict[int, float]:

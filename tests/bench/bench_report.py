@@ -70,8 +70,11 @@ PADDLE_TITLES = {
 }
 
 
-def ratios(times: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
-    """Of every mode: median and quartiles of its per-round ratio to plain, and microseconds per step."""
+def ratios(
+    times: Mapping[str, Sequence[float]], cpu_times: Mapping[str, Sequence[float]]
+) -> dict[str, dict[str, float]]:
+    """Of every mode: median and quartiles of its per-round ratio to plain, the median of that of CPU time, and
+    microseconds per step."""
     found = {}
     for mode, seconds in times.items():
         each = sorted(mine / base for mine, base in zip(seconds, times["plain"]))
@@ -80,6 +83,7 @@ def ratios(times: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
             "ratio": middle,
             "low": low,
             "high": high,
+            "cpu": statistics.median(mine / base for mine, base in zip(cpu_times[mode], cpu_times["plain"])),
             "us_per_step": statistics.median(seconds) * 1e6,
         }
     return found
@@ -92,13 +96,15 @@ def asked(mode: str, model: str, limits: Limits) -> float | None:
 
 
 def cell(figures: Mapping[str, float] | None, limit: float | None) -> str:
-    """The ratio, and its quartiles; bold where it is over what was asked. A dash where it was not measured."""
+    """The ratio, its quartiles, and that of CPU time; bold what is over what was asked. A dash where it was not
+    measured."""
     if figures is None:
         return "–"
-    text = f"{figures['ratio']:.2f}"
-    if limit is not None and figures["ratio"] > limit:
-        text = f"**{text}**"
-    return f"{text} ({figures['low']:.2f}–{figures['high']:.2f})"
+    wall, cpu = (
+        f"**{ratio:.2f}**" if limit is not None and ratio > limit else f"{ratio:.2f}"
+        for ratio in (figures["ratio"], figures["cpu"])
+    )
+    return f"{wall} ({figures['low']:.2f}–{figures['high']:.2f}), {cpu}"
 
 
 def per_step(results: Sequence[Mapping[str, Any]], titles: Mapping[str, str], limits: Limits, against: str) -> str:
@@ -131,7 +137,8 @@ def conditions(results: Sequence[Mapping[str, Any]], rounds: int, framework: str
     fewer = "".join(f" ({r['rounds']} of {r['model']})" for r in results if r["rounds"] != rounds)
     by = "the native core" if all(r["native"] for r in results) else "the Python hooks"
     return (
-        f"With {by}. Medians (quartiles) of {rounds}{fewer} per-round ratios, all modes taking turns in one process "
+        f"With {by}. Medians (quartiles) of {rounds}{fewer} per-round ratios of wall time, and medians of those of the "
+        "CPU time of all threads of the process; all modes taking turns in one process "
         f"a model, the front end attached from another. {framework} {results[0]['version']}, "
         f"Python {platform.python_version()}, {os.cpu_count()} cores; threads: {threads}. Bold: over the target, "
         "which is one for each size of model.\n\n"
@@ -167,7 +174,7 @@ def write(
         "python": platform.python_version(),
         "machine": platform.machine(),
         "cores": os.cpu_count(),
-        "models": [{key: value for key, value in r.items() if key != "times"} for r in results],
+        "models": [{key: value for key, value in r.items() if key not in ("times", "cpu_times")} for r in results],
         "megabytes": dict(memory),
         "milliseconds": {key: {"median": statistics.median(v), "all": list(v)} for key, v in startup.items()},
     }

@@ -100,7 +100,7 @@ def main() -> int:
         # busy process) is what would be measured.
         threads = 1 if options.framework == "torch" or model.startswith("small") else os.cpu_count() or 1
         result = FrontEnd(options.framework, model, options.rounds, options.seconds, threads).result()
-        result["modes"] = bench_report.ratios(result["times"])
+        result["modes"] = bench_report.ratios(result["times"], result["cpu_times"])
         results.append(result)
     name = "bench" + "-paddle" * (options.framework == "paddle") + "-hooks" * (not results[0]["native"])
     startup: dict[str, list[float]] = {}
