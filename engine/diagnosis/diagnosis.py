@@ -10,17 +10,14 @@ two statements of the program's, on its own thread, and what detectors are told 
 
 from __future__ import annotations
 
-import functools
-import operator
-from collections.abc import Callable, Collection, Iterable, Iterator
-from threading import get_ident
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from adbg.engine.backends.base import Backend, HookPlan, Need, Observation, Watcher
-from adbg.engine.diagnosis.detector import Detector, known
+from adbg.engine.backends.base import Backend, HookPlan
+from adbg.engine.diagnosis.backend_diagnosis import BackendDiagnosis
+from adbg.engine.diagnosis.detector import known
 from adbg.engine.diagnosis.facts import Facts
-from adbg.engine.diagnosis.sampling import Sampling
-from adbg.engine.outside import own
+from adbg.engine.diagnosis.made_nodes import MadeNodes
 from adbg.engine.protocol import messages as p
 from adbg.engine.session.observers import Observer
 from adbg.engine.session.post_mortem import named
@@ -28,12 +25,6 @@ from adbg.engine.session.running_call import Running, Visit
 from adbg.engine.session.session import Session
 from adbg.engine.session.stop_point import PausedPoint
 
-_WATCHED = tuple(name for name, each in vars(Watcher).items() if not name.startswith("_") and callable(each))
-_TOLD = (
-    "backward_begin", "node_begin", "node_end", "backward_end", "iteration_end", "uncaught", "at_stop", "at_error",
-    "end",
-)  # fmt: skip
-_ASKED = ("at_stop", "at_error", "uncaught")  # told of what nobody watched, too, where somebody asks at a stop
 _RESULTS = ("not applicable", "clear", "could not look", "finding")  # the last one counts, of several frameworks
 
 
@@ -71,7 +62,7 @@ class Diagnosis(Observer):
         self.iterations = iterations
         self.only = frozenset(only)
         self._classes = [each for each in known() if not only or set(each.kinds) & self.only]
-        self._of: dict[str, _OfBackend] = {}
+        self._of: dict[str, BackendDiagnosis] = {}
         self._late = running
         self._stopping = False
         self._over = False
@@ -106,7 +97,12 @@ class Diagnosis(Observer):
         self._late = False
 
     def backend_added(self, backend: Backend) -> None:
-        of = _OfBackend(Facts(backend, self._found, self.deep, self._send), self._classes, self._failed)
+        nodes = MadeNodes()
+
+        def found(finding: p.Finding) -> None:
+            self._found(nodes.completed(finding))
+
+        of = BackendDiagnosis(Facts(backend, found, self.deep, self._send), nodes, found, self._classes, self._failed)
         self._of[backend.name] = of
         if not self._late:
             of.watch()
@@ -119,7 +115,9 @@ class Diagnosis(Observer):
         self._session.problems.defect(f"diagnosis of {which} is off", error)
 
     def findings(self) -> list[p.Finding]:
-        every = [finding for each in list(self._of.values()) for finding in list(each.facts.findings.values())]
+        every = [
+            each.nodes.completed(one) for each in list(self._of.values()) for one in list(each.facts.findings.values())
+        ]
         return [finding for finding in every if not self.only or finding.kind in self.only]
 
     def examined(self) -> list[p.Examined]:
@@ -140,6 +138,7 @@ class Diagnosis(Observer):
             of.facts.at_backward = True
             self._close([of])
         of.tell("backward_begin", running)
+        of.read_nodes(running)
 
     def node_begin(self, visit: Visit) -> None:
         self._of[visit.running.backend.name].tell("node_begin", visit)
@@ -195,7 +194,7 @@ class Diagnosis(Observer):
                     of.tell("uncaught", error)
         self._close(list(self._of.values()), True, interrupted)
 
-    def _close(self, which: Iterable[_OfBackend], last: bool = False, interrupted: bool = False) -> None:
+    def _close(self, which: Iterable[BackendDiagnosis], last: bool = False, interrupted: bool = False) -> None:
         """On a thread of the program. Said where it was the last, of several frameworks."""
         for of in which:
             of.facts.cut_short = of.facts.cut_short or interrupted or not last
@@ -225,200 +224,3 @@ def _running_at(point: PausedPoint) -> Running:
         running = Running(point.backend, state.call, serial, running, state.started_ns)
     assert running is not None
     return running
-
-
-class _OfBackend(Watcher):
-    """The detectors of one framework. What one of them raises switches that one off; what one of them computes is not
-    told to any of them."""
-
-    def __init__(
-        self, facts: Facts, classes: Collection[type[Detector]], failed: Callable[[str, BaseException], None]
-    ) -> None:
-        self.facts = facts
-        self._failed = failed
-        self._why: dict[type[Detector], str] = {}
-        self._telling: set[int] = set()  # threads on which detectors are at work
-        self._over = self.watching = False
-        self._sampling = Sampling()
-        self._all = list(self._made(classes))
-        self._working = list(self._all)
-        self._calls: dict[str, list[tuple[Detector, Callable[..., None]]]] = {}
-        self._heard: list[Need] = []  # what each wanted as ``_calls`` was made
-        self._listen()
-        self.taps: Observation = facts.backend.observe(self)
-
-    def _made(self, classes: Collection[type[Detector]]) -> Iterator[Detector]:
-        for each in classes:
-            try:
-                yield each(self.facts)
-            except own(Exception) as error:
-                self._failed(each.kinds[0], error)
-
-    @property
-    def at_work(self) -> bool:
-        """A detector computes something on this thread: its own operators and backwards are nobody's business."""
-        return get_ident() in self._telling
-
-    def _listen(self) -> None:
-        for event in (*_TOLD, *_WATCHED):
-            calls = [(each, getattr(each, event)) for each in self._working if each.listens(event)]
-            if event == "operator":  # one detector may want them in an iteration in which others do not
-                calls = [call for call in calls if Need.OPERATORS in self._needs_of(call[0])]
-            self._calls[event] = calls
-
-    def _needs_of(self, detector: Detector) -> Need:
-        """What it wants told in the iteration at hand."""
-        return detector.needs | detector.sampled if self.facts.sampled else detector.needs
-
-    def tell(self, event: str, *what: Any) -> None:
-        calls, me = self._calls[event], get_ident()
-        if not calls or me in self._telling or not (self.watching or event in _ASKED) or self._over:
-            return
-        self._telling.add(me)
-        try:
-            with self.facts.backend.unseen():
-                self.facts.node_lines.tell(event, *what)
-                for each, call in tuple(calls):
-                    try:
-                        call(*what)
-                    except own(Exception) as error:
-                        self._off(each, error)
-        finally:
-            self._telling.discard(me)
-
-    def _off(self, detector: Detector, error: BaseException) -> None:
-        self._why[type(detector)] = f"it failed: {type(error).__name__}: {error}"
-        if detector in self._working:
-            self._working.remove(detector)
-        self._listen()
-        self._failed(detector.kinds[0], error)
-
-    # ---- iterations
-
-    def watch(self) -> None:
-        """From now on; on a thread of the program, between two iterations."""
-        self.watching = True
-        self.facts.warned.put_in()
-        self.facts.backend.read_unseen(True)
-        self.facts.before = self.facts.backend.iteration
-        self._sample(1)
-
-    def _sample(self, iteration: int) -> None:
-        """Have the taps in for the iteration that ends with that backward."""
-        self.facts.sampled = self.facts.deep or self._sampling.holds(iteration)
-        self._have()
-
-    def _have(self) -> None:
-        """Have the taps in that the detectors need now."""
-        self.facts.other_needs = False
-        needs = [self._needs_of(each) for each in self._working]
-        if needs != self._heard:  # else who is told what is as before; to find out takes 0.2 ms
-            self._heard = needs
-            self._listen()
-        self._want(functools.reduce(operator.or_, needs, Need.NOTHING))
-
-    def _want(self, needs: Need) -> None:
-        try:
-            self.taps.want(needs)
-        except own(Exception) as error:
-            self._failed(f"what {self.facts.backend.name} does", error)
-
-    def next_iteration(self, running: Running, most: int) -> bool:
-        """An outermost backward begins. True where it is one too many: ``most`` iterations were asked for."""
-        if not self.watching:
-            return False
-        rounds = self.facts.rounds
-        if most and rounds.count >= most and rounds.opens(running):
-            return True
-        if self.facts.iteration:
-            self.tell("iteration_end")
-        self.facts.iteration += 1
-        rounds.begins(running)
-        return False
-
-    def ended(self) -> None:
-        """An outermost backward ended: what comes now belongs to the steps, and then to the next iteration."""
-        if self._over:
-            return
-        if self.watching:
-            self._sample(self.facts.iteration + 1)
-        else:
-            self.watch()
-
-    def plan(self) -> HookPlan | None:
-        if not self.watching or self.at_work:
-            return None
-        gradients = self.facts.sampled and any(each.gradients for each in self._working)
-        screens = any(each.screens for each in self._working)
-        if gradients:
-            return HookPlan(every=True, screen=screens)
-        return HookPlan(screen=True) if screens else None
-
-    def close(self) -> None:
-        """The last moment to tell; on a thread of the program."""
-        if self.watching:
-            if self.facts.iteration:
-                self.tell("iteration_end")
-            self.tell("end")
-        self.leave()
-
-    def leave(self) -> None:
-        """Without another word."""
-        self.watching = False
-        self.facts.warned.take_out()
-        self.facts.backend.read_unseen(False)
-        if not self._over:
-            self._over = True
-            self._want(Need.NOTHING)
-            for each in self._all:
-                each.left()
-
-    def examined(self) -> Iterator[p.Examined]:
-        told = {finding.kind for finding in list(self.facts.findings.values())}
-        for each in self._all:
-            why, applied = self._why.get(type(each), ""), True
-            if not why:
-                try:
-                    why, applied = each.why_not(), each.applied()
-                except own(Exception) as error:
-                    why = f"it failed: {type(error).__name__}: {error}"
-            why = why or self.taps.why_not(each.needs | each.sampled)
-            for kind in each.kinds:
-                result = "finding" if kind in told else "could not look" if why else "clear"
-                if result == "clear" and not applied:
-                    result = "not applicable"
-                yield p.Examined(kind, result, why if result == "could not look" else "")
-
-    # ---- what the taps tell
-
-    def operator(self, call: Any) -> None:
-        self.tell("operator", call)
-
-    def optimizer(self, event: Any) -> None:
-        if event.what == "made" and not self.at_work:
-            self._sampling.optimizer_made(self.facts.iteration)
-        self.tell("optimizer", event)
-
-    @property
-    def deaf(self) -> bool:
-        """Between sampled iterations nobody looks at what an optimizer computes."""
-        return self.facts.stepping and not self.facts.sampled
-
-    def module_begin(self, call: Any) -> None:
-        self.tell("module_begin", call)
-        if self.facts.other_needs:
-            self._have()
-
-    def module_end(self, call: Any) -> None:
-        self.tell("module_end", call)
-        if self.facts.other_needs:
-            self._have()
-
-    def function(self, call: Any) -> None:
-        self.tell("function", call)
-
-    def hook(self, call: Any) -> None:
-        self.tell("hook", call)
-
-    def recompute(self, call: Any) -> None:
-        self.tell("recompute", call)

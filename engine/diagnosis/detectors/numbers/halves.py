@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, detector
 from adbg.engine.diagnosis.detectors.numbers import values
-from adbg.engine.diagnosis.detectors.numbers.singular import plain_name
 from adbg.engine.diagnosis.detectors.sizes.sizes import FLAT, GATES, Place, size_of
 from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.diagnosis.operator_names import plain_name
 from adbg.engine.protocol.messages import Finding, FoundAt
 from adbg.engine.session.running_call import Visit
 from adbg.engine.types import SourceLine

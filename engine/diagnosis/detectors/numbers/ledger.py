@@ -23,6 +23,7 @@ from adbg.engine.diagnosis.detectors.numbers.prepared import given_bad
 from adbg.engine.diagnosis.detectors.numbers.silenced import is_copy, leads_to, silenced
 from adbg.engine.diagnosis.detectors.sizes.unconstrained import parameter_behind
 from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.diagnosis.operator_names import plain_name
 from adbg.engine.outside import suppress
 from adbg.engine.types import SourceLine
 
@@ -347,7 +348,7 @@ class Ledger:
             made.evidence.append(f"operand {number} {list(one.shape)}{told}")
         if made.why:
             return
-        op = singular.plain_name(call.name)
+        op = plain_name(call.name)
         if op in ("std", "var") and made.nan:
             made.why = f"{op} of a single element"
         elif op == "nllloss":
@@ -362,7 +363,7 @@ class Ledger:
 
     def watch_edges(self, call: OperatorCall) -> None:
         """Note operands at which a derivative is infinite, where the framework will not show them in backward."""
-        op = singular.plain_name(call.name)
+        op = plain_name(call.name)
         if op not in singular.EDGES or not call.lines or not call.operands:
             return
         watched = (

@@ -12,6 +12,7 @@ from adbg.engine.diagnosis.detectors.numbers.ledger import Ledger, Made
 from adbg.engine.diagnosis.detectors.numbers.steps import Steps
 from adbg.engine.diagnosis.detectors.ranks.facts import world_of
 from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.diagnosis.operator_names import plain_name
 from adbg.engine.graph.index import index_of
 from adbg.engine.own_files import is_programs
 from adbg.engine.protocol.messages import Finding, FoundAt
@@ -38,7 +39,7 @@ class Origins:
             cause, why = self._of_custom(call, key, forward, evidence)
         if not why and forward is not None:
             edges = self._ledger.edges_at(forward)
-            op = singular.plain_name(at.name or "")
+            op = plain_name(at.name or "")
             if edges and op in singular.EDGES:
                 evidence += edges
                 why = f"the derivative of {op} is not finite at {singular.EDGES[op]}"
@@ -48,7 +49,7 @@ class Origins:
         evidence += masks
         advice: list[str] = []
         if made.masked and why:
-            safe = singular.plain_name(at.name or "the operator")
+            safe = plain_name(at.name or "the operator")
             advice.append(
                 f"mask what goes in, not only what comes out: {safe}(where(mask, x, 1)), then where(mask, …, 0); or "
                 "multiply no mask, and select the rows first"
@@ -84,7 +85,7 @@ class Origins:
         ancestors = index_of(call).ancestors(call, key)[:-1]
         for at in reversed(ancestors):
             info = call.describe(at)
-            if singular.plain_name(info.name) in masks and info.forward is not None:
+            if plain_name(info.name) in masks and info.forward is not None:
                 place = f"{info.forward.file}:{info.forward.line}"
                 return [f"the gradient is 0 there because {info.unique_name} ({place}) took the other branch"]
         return []
@@ -146,7 +147,7 @@ class Origins:
         own = next((key for key in same if made.node is not None and call.address(key) == made.node), None)
         if own is not None:
             return self._facts.node(call, own)[0]
-        named = [key for key in same if singular.plain_name(call.name(key)) == singular.plain_name(made.name)]
+        named = [key for key in same if plain_name(call.name(key)) == plain_name(made.name)]
         every = [self._facts.node(call, key)[0] for key in named or same]
         if len(every) < 2:
             return every[0] if every else None

@@ -11,6 +11,7 @@ from typing import Any
 
 from adbg.engine.backends.base import Backend, BackwardCall, Graph, SavedValue
 from adbg.engine.diagnosis.detectors.numbers import singular, values
+from adbg.engine.diagnosis.operator_names import plain_name
 from adbg.engine.graph.forward_origin import spoilt
 from adbg.engine.graph.index import index_of
 from adbg.engine.outside import own
@@ -119,7 +120,7 @@ def _why_here(backend: Backend, call: BackwardCall, key: int, result: Any) -> st
     place = read.first_bad() if read is not None else None
     if read is None or place is None:
         return ""
-    op = singular.plain_name(call.describe(key).name)
+    op = plain_name(call.describe(key).name)
     operands: dict[str, float] = {}
     largest = 0.0
     for each in usable(call, key):
@@ -138,7 +139,7 @@ def _why_here(backend: Backend, call: BackwardCall, key: int, result: Any) -> st
 
 
 def _suspect(backend: Backend, call: BackwardCall, key: int) -> Source | None:
-    op = singular.plain_name(call.describe(key).name)
+    op = plain_name(call.describe(key).name)
     if op not in _SUSPECTS:
         return None
     exponent = exponent_of(call, key)
@@ -212,7 +213,7 @@ def made_here(backend: Backend, graph: Graph, key: int, outs: Sequence[Any], ins
         made.evidence.append(f"grad_outputs{where} is {values.plain(incoming)}: finite")
         made.masked = incoming == 0
     made.evidence.append(f"grad_inputs[{slot}]{where} is {values.plain(read.flat[place])}")
-    op = singular.plain_name(graph.describe(key).name)
+    op = plain_name(graph.describe(key).name)
     made.why = singular.made_in_backward(op, incoming, operands, exponent_of(graph, key))
     if not made.why and not made.spoilt:
         _left_range(backend, made, outs, read, largest)

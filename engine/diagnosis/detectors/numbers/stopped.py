@@ -10,6 +10,7 @@ from typing import Any
 from adbg.engine.backends.base import BackwardCall
 from adbg.engine.diagnosis.detectors.numbers import own_backward, saved, singular, values
 from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.diagnosis.operator_names import plain_name
 from adbg.engine.graph.forward_origin import reached_from
 from adbg.engine.graph.index import index_of
 from adbg.engine.graph.nonfinite import maker_of
@@ -73,7 +74,7 @@ class AtStop:
     def _by_zero(call: BackwardCall, key: int, made: saved.Made) -> str:
         """0 times a finite number is 0: where the gradient that came in is exactly 0, the derivative was not finite.
         For what the node saved cannot be read on every framework."""
-        op = singular.plain_name(call.describe(key).name)
+        op = plain_name(call.describe(key).name)
         if not made.masked or op not in singular.EDGES:
             return ""
         edge = singular.EDGES[op]

@@ -70,7 +70,7 @@ class NormalizedAlone(Detector):
         elif name in _MINUS and len(call.operands) == 2:
             known = self._means.of(call.operands[1])
             if known is not None and known.what() is call.operands[0]:
-                self._look("the difference to the mean", call, 1, known.name)
+                self._look(f"{name} of the mean", call, 1, known.name)
 
     def _together(self, name: str, call: OperatorCall) -> tuple[int, str] | None:
         """How many elements are normalised together, and what of the input that is."""

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from adbg.engine.backends.base import BackwardCall
 from adbg.engine.diagnosis.detector import OperatorCall
 from adbg.engine.diagnosis.detectors.numbers import values
-from adbg.engine.diagnosis.detectors.numbers.singular import plain_name
 from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.diagnosis.operator_names import plain_name
 from adbg.engine.diagnosis.source import assigned_on
 from adbg.engine.types import SourceLine
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from adbg.engine.diagnosis.detectors.numbers import values
-from adbg.engine.diagnosis.detectors.numbers.singular import plain_name
 from adbg.engine.diagnosis.detectors.sizes.sizes import SHAPED
 from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.diagnosis.operator_names import plain_name
 
 _MOST = 1 << 18  # elements of a weight that is read
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from adbg.engine.diagnosis.detectors.numbers.singular import plain_name
 from adbg.engine.diagnosis.detectors.sizes.recurrent import RECURRENT
 from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.diagnosis.operator_names import plain_name
 from adbg.engine.diagnosis.source import line_naming
 from adbg.engine.session.running_call import Visit
 from adbg.engine.types import SourceLine

@@ -9,9 +9,10 @@ from typing import Any
 from adbg.engine.backends.base import Need, OperatorCall
 from adbg.engine.diagnosis.detector import Detector, detector
 from adbg.engine.diagnosis.detectors.numbers import values
-from adbg.engine.diagnosis.detectors.numbers.singular import outgrown, plain_name
+from adbg.engine.diagnosis.detectors.numbers.singular import outgrown
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.diagnosis.ledger import Ledger
+from adbg.engine.diagnosis.operator_names import plain_name
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.running_call import Running
 from adbg.engine.session.stop_point import PausedPoint

@@ -1,0 +1,83 @@
+"""The node of a finding that was told of an operator, by the line that called it.
+
+Detectors that look at operators as they are called know the line and the operator, but no node: it gets its place in a
+graph with the next backward. So each graph that is new in a sampled iteration is read once, and findings are completed
+from it as they are sent; one that was sent before is sent again under its id.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from adbg.engine.backends.base import Graph
+from adbg.engine.diagnosis.operator_names import plain_name
+from adbg.engine.graph.index import index_of
+from adbg.engine.protocol.messages import Finding, FoundAt
+from adbg.engine.session.running_call import Running
+from adbg.engine.types import SourceLine
+
+_MOST = 20_000  # nodes of a graph that is read: 5 us each
+_GRAPHS = 64  # that are known to be alike
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_SAID = 120  # characters at the begin of a message, in which the operator is named that it is about; the first counts
+_PREFIXES = ("native", "cudnn", "miopen", "thnn", "slow", "safe")  # of nodes of torch, which no function has
+_CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
+
+
+def _operator(name: str) -> str:
+    word = plain_name(name)
+    for prefix in _PREFIXES:
+        word = word.removeprefix(prefix)
+    return "convolution" if word in _CONVOLUTIONS else word
+
+
+class MadeNodes:
+    """Nodes by the line that made them."""
+
+    def __init__(self) -> None:
+        self._at: dict[SourceLine, dict[str, list[FoundAt]]] = {}  # then by operator
+        self._read: set[Any] = set()
+
+    def read(self, running: Running) -> bool:
+        """Read the graph of a call that begins; False where one like it was read before."""
+        call = running.call
+        twin = call.twin(shapes=False)
+        if (twin is not None and twin in self._read) or call.count() > _MOST:
+            return False
+        if len(self._read) >= _GRAPHS:
+            self._read.clear()
+        self._read.add(twin)
+        found: dict[SourceLine, dict[str, list[FoundAt]]] = defaultdict(lambda: defaultdict(list))
+        for line, node in _nodes(call):
+            found[line][_operator(node.name or "")].append(node)
+        self._at.update(found)
+        return True
+
+    def completed(self, finding: Finding) -> Finding:
+        """With its node, where it has none of its own: of the operator that its message names first, at the line that
+        made it. Where that line made several, with what they have in common. An operator that failed made none."""
+        if finding.node is not None or finding.forward is None or finding.kind == "operator-error":
+            return finding
+        made = self._at.get(finding.forward, {})
+        said = (_operator(word) for word in _WORD.findall(finding.message[:_SAID]))
+        nodes = next((made[word] for word in said if word in made), None)
+        return replace(finding, node=_shared(nodes)) if nodes else finding
+
+
+def _shared(nodes: Sequence[FoundAt]) -> FoundAt:
+    if len(nodes) == 1:
+        return nodes[0]
+    names, modules = {each.name for each in nodes}, {each.module for each in nodes}
+    return FoundAt(names.pop() if len(names) == 1 else None, None, modules.pop() if len(modules) == 1 else None)
+
+
+def _nodes(call: Graph) -> Iterator[tuple[SourceLine, FoundAt]]:
+    for key in index_of(call).order:
+        if not call.is_accumulate(key):
+            info = call.describe(key)
+            if info.forward is not None:
+                yield info.forward, FoundAt(info.name, info.unique_name, info.module, info.parameter)
