@@ -12,7 +12,7 @@ from typing import Any
 
 from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
-from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain
+from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, writes
 from adbg.engine.diagnosis.detectors.graphs.marks import Marked, Marks
 from adbg.engine.diagnosis.detectors.numbers import values
 from adbg.engine.diagnosis.facts import Facts
@@ -56,6 +56,7 @@ class _Written:
     bends: bool
     before: tuple[_Before, ...]
     line: SourceLine
+    second: tuple[str, SourceLine] | None  # another name of the function that wrote, used below, and where it was given
 
 
 @detector("silent-overwrite")
@@ -66,6 +67,9 @@ class TwoNames(Detector):
     (``noisy = corrupt(x)``), while the caller goes on to use both.
 
     Evidence: the line that overwrote it, what it is called there, the line that reads it under the name of before.
+    A function that gives two names to one tensor (``labels = ids``), writes through one of them (``ids[mask] = MASK``)
+    and goes on to use the other is told of when an operator that takes gradients reads either.
+
     Mistaken for: an activation that overwrites the name itself (``x = relu(x)``), a statement that does nothing but
     overwrite (``x.clamp_(0, 1)``, ``update(x)``), a function whose name ends with ``_``, ``out=``, an activation that
     changed no element, what is read where no gradients are recorded (all not told).
@@ -89,10 +93,13 @@ class TwoNames(Detector):
                 known = self._written.of(operand)
                 if known is not None and known.what.line not in self._told:
                     self._read(call, operand, known)
+        if "out" in call.keywords:
+            return
+        named = writes(call)
         for operand, version in zip(call.operands, call.versions):
-            if version is not None and any(operand is result for result in call.results):
+            if version is not None and any(operand is one for one in (*named, *call.results)):
                 now = self.facts.backend.version_of(operand)
-                if now is not None and now > version and "out" not in call.keywords:
+                if now is not None and now > version:
                     self._write(call, operand)
                 return
 
@@ -105,7 +112,11 @@ class TwoNames(Detector):
         before = tuple(_before(operand))
         if before:
             self._any = True
-            self._written.put(operand, _Written(name in _BENDS, before, line), name, line)
+            known = self._written.of(operand)
+            second = next((each for one in before[:1] if (each := _second(one)) is not None), None)
+            if known is not None and known.what.second is not None:  # it was written through that one before
+                name, line, second = known.name, known.what.line, known.what.second
+            self._written.put(operand, _Written(name in _BENDS, before, line, second), name, line)
 
     def _changes(self, name: str, operand: Any) -> bool:
         """A ReLU without a zero in its result left all as it was."""
@@ -125,26 +136,36 @@ class TwoNames(Detector):
                 continue  # what overwrote it there has not come back yet
             name = _stale(frame, before, operand, known.what.bends)
             if name:
-                self._tell(call, known, name, _line(frame))
-            return
+                self._tell(plain(call.name), known, name, _line(frame))
+                return
+            break
+        if known.what.second is not None:
+            self._tell("", known, *known.what.second)
 
-    def _tell(self, call: OperatorCall, known: Marked[_Written], name: str, read: SourceLine) -> None:
+    def _tell(self, reader: str, known: Marked[_Written], name: str, at: SourceLine) -> None:
+        """``at``: where ``reader`` reads it; without a reader: where it was given that name."""
         facts, line = self.facts, known.what.line
         self._told.add(line)
-        message = (
-            f"{known.name} at {place(line)} overwrites a tensor in place that {place(read)} still reads as {name}: "
-            f"{plain(call.name)} there takes the overwritten numbers, and no error tells of it"
-        )
+        if reader:
+            message = (
+                f"{known.name} at {place(line)} overwrites a tensor in place that {place(at)} still reads as {name}: "
+                f"{reader} there takes the overwritten numbers, and no error tells of it"
+            )
+        else:
+            message = (
+                f"{name} is no copy: {place(at)} gives one tensor two names, and {place(line)} overwrites both: "
+                f"what uses {name} after it takes the overwritten numbers"
+            )
         evidence = [
             f"{name} is that tensor itself, and no copy was taken; its version went up at {place(line)}: "
             f"{facts.text_of(line)}",
-            f"it is read at {place(read)}: {facts.text_of(read)}",
+            f"it is {'read' if reader else 'named'} at {place(at)}: {facts.text_of(at)}",
         ]
         facts.tell(
             Finding(
                 0, "silent-overwrite", "warning", 0.85 if known.what.bends else 0.7, message,
-                iteration=facts.iteration + 1, forward=line, cause=facts.cause(line), evidence=evidence,
-                next=[f"b {place(read)}", "info node"],
+                iteration=facts.iteration + 1, forward=line, cause=facts.cause(line if reader else at),
+                evidence=evidence, next=[f"b {place(at)}", "info node"],
             )
         )  # fmt: skip
 
@@ -181,7 +202,7 @@ def _before(operand: Any) -> Iterator[_Before]:
         if statement is None or isinstance(statement, ast.Expr) or _says_so(statement):
             continue
         names, holders = _names(frame, operand)
-        given = frozenset(assigned_names(statement))
+        given = _given(statement)
         if names - given or holders - given:
             yield _Before(
                 id(frame), frame.f_code, frame.f_lasti, _caller(frame), statement, names - given, holders - given
@@ -198,6 +219,32 @@ def _statement(frame: types.FrameType) -> ast.stmt | None:
         if here and isinstance(node, ast.stmt) and (best is None or node.lineno >= best.lineno):
             best = node
     return best
+
+
+def _given(statement: ast.stmt) -> frozenset[str]:
+    """The names that it gives a value, or writes through: "x" of ``x[mask] = 0``."""
+    targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+    through = {
+        each.value.id for each in targets if isinstance(each, ast.Subscript) and isinstance(each.value, ast.Name)
+    }
+    return frozenset(through | set(assigned_names(statement)))
+
+
+def _second(before: _Before) -> tuple[str, SourceLine] | None:
+    """Of a function that wrote through one name: another one that it gave that tensor by ``other = one`` before, and
+    uses after, with the line of that."""
+    file = os.path.abspath(before.code.co_filename)
+    here, given = before.overwriting.lineno, _given(before.overwriting)
+    scope = scope_at(file, here)
+    for name in sorted(before.names) if scope is not None else ():
+        made = assigned_before(file, here, name)
+        value = getattr(made[1], "value", None) if made is not None else None
+        if made is None or not isinstance(value, ast.Name) or value.id not in given or made[0] > here:
+            continue
+        loads = (node for node in inside(scope) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
+        if any(node.id == name and node.lineno > here for node in loads):
+            return name, SourceLine(file, made[0], before.code.co_name)
+    return None
 
 
 def _says_so(statement: ast.stmt) -> bool:
@@ -227,7 +274,7 @@ def _stale(frame: types.FrameType, before: _Before, operand: Any, bends: bool) -
     if expression is None:
         return ""
     bound, _ = _names(frame, operand)
-    given = frozenset(assigned_names(before.overwriting))
+    given = _given(before.overwriting)
     if not bends and not given & bound:  # what overwrote it did not return it: it may have been meant to
         return ""
     taken = operands_of(expression)

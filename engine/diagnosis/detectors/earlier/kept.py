@@ -161,7 +161,7 @@ class GraphKept(Detector):
         iteration = facts.iteration
         grown = next((each for each in facts.findings.values() if each.kind == "graph-grows"), None)
         id, since = self._told.get(name, (0, self._looks[0].iteration))
-        line = owner.filled or owner.where
+        line = owner.filled or record.written or owner.where
         if line is None and grown is not None:
             return
         counts = [(look.iteration, look.sizes[name]) for look in self._looks]

@@ -19,6 +19,7 @@ from adbg.engine.diagnosis.source import (
     parameters_of,
     scope_at,
 )
+from adbg.engine.diagnosis.values import made_by_node
 from adbg.engine.inspect.memory.bindings import is_cut
 from adbg.engine.inspect.memory.owners import Group, files_of
 from adbg.engine.inspect.memory.paths import path_of, pattern_of
@@ -45,10 +46,12 @@ class _Given(NamedTuple):
 
 class Record:
     """Which item of the records in a variable has a graph. ``path``: that of the variable, with this item. ``item``:
-    "[4]", "['q']", ".q"; "" where the variable has no records, or several of their items have a graph."""
+    "[4]", "['q']", ".q"; "" where the variable has no records, or several of their items have a graph. ``written``:
+    where a tensor that the variable is was written into last, with a graph (``bank[slots] = features``)."""
 
     def __init__(self, reach: Reach, group: Group, backend: Backend) -> None:
         self.path, self.item = group.path, ""
+        self.written = _written(group, backend)
         self._files = files_of(group.root, group.way)[0]
         pieces = _PIECE.findall(group.path)
         if len(pieces) < 2 or not group.path.endswith(pieces[-1]):
@@ -90,6 +93,20 @@ class Record:
                 argument = _argument(node, scope, given, each)
                 if argument is not None and not is_cut(argument) and not isinstance(argument, ast.Constant):
                     yield each, node, argument
+
+
+def _written(group: Group, backend: Backend) -> SourceLine | None:
+    if len(group.members) != 1:
+        return None
+    line, _ = made_by_node(backend, next(iter(group.members.values())))
+    name = re.split(r"\W+", group.path)[-1]
+    for node in nodes_of(line.file) if line is not None and name else ():
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        if line is None or not getattr(node, "lineno", 0) <= line.line <= (getattr(node, "end_lineno", 0) or 0):
+            continue
+        if any(isinstance(each, ast.Subscript) and ast.unparse(each.value).split(".")[-1] == name for each in targets):
+            return line
+    return None
 
 
 def _has_graph(backend: Backend, value: Any) -> bool:

@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, detector
+from adbg.engine.diagnosis.detector import Detector, ModuleCall, Need, OperatorCall, detector
 from adbg.engine.diagnosis.detectors.graphs.calls import place, plain, shape, writes
 from adbg.engine.diagnosis.detectors.graphs.silent import Silent, idle_operands, span_of
 from adbg.engine.diagnosis.detectors.graphs.untracked import Untracked
@@ -21,6 +21,7 @@ from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine, ValueState
 
 _MOST = 20_000
+_NEW = 8  # modules that run for the first time in an iteration that is not looked at
 _WRITES = re.compile(r"\w_\(|[-+*/%@&|^]=(?!=)|\]\s*=(?!=)|inplace\s*=\s*True|\bout\s*=|\.step\(|set_value|copy_")
 _SWITCH = re.compile(r"\binplace\s*=\s*True")
 # The two frameworks' words for it are the one place where the versions are told of a tensor that cannot be seen.
@@ -70,9 +71,11 @@ class InPlace(Detector):
     Evidence: the versions of the tensor before and after each write, the node that needed the old value, its line.
     Mistaken for: nothing known, backward itself has raised; of the silent kind, a write that changes no value. What
     only the gradient of another operand would need, which takes none (the weight of a first layer), may be written to.
-    Cost: in sampled iterations a look at each operator's operands; else nothing until backward raises.
+    Cost: in sampled iterations a look at each operator's operands, and so in others from where a module runs for the
+    first time (a critic after a warm-up), up to 8 times; else nothing until backward raises.
     """
 
+    needs = Need.MODULES
     sampled = Need.OPERATORS
 
     def __init__(self, facts: Facts) -> None:
@@ -84,11 +87,22 @@ class InPlace(Detector):
         self._silent = Silent(facts)
         self._untracked = Untracked(facts)
         self._hides = not facts.backend.capabilities.saved_tensors
+        self._met: weakref.WeakSet[Any] = weakref.WeakSet()  # outermost modules that ran
+        self._left = _NEW
 
     def applied(self) -> bool:
         return self._seen or self.facts.iteration > 0
 
     # ---- the ledger
+
+    def module_begin(self, call: ModuleCall) -> None:
+        with suppress(TypeError):  # a class of the program's that has no weak references, or no hash
+            if call.outermost and call.grad_mode and call.module not in self._met:
+                self._met.add(call.module)
+                if not self.facts.sampled and self._left:
+                    self._left -= 1
+                    self.needs |= Need.OPERATORS
+                    self.facts.other_needs = True
 
     def operator(self, call: OperatorCall) -> None:
         self._seen = True
@@ -184,6 +198,7 @@ class InPlace(Detector):
     def backward_end(self, running: Running, error: BaseException | None) -> None:
         if len(running.chain) == 1:
             self._silent.ends(error)
+            self.needs &= ~Need.OPERATORS
         if error is None:
             return
         told = _NOW.search(str(error))

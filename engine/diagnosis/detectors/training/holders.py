@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from adbg.engine.diagnosis.detector import OptimizerEvent, detector
-from adbg.engine.diagnosis.detectors.training.leaves import Leaf, in_container, tensors_of
+from adbg.engine.diagnosis.detectors.training.leaves import Leaf, in_container, made_of, tensors_of
 from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, norms
 from adbg.engine.diagnosis.detectors.training.source import place, replacing, uncalled
 from adbg.engine.diagnosis.ledger import Held, Optimizer
@@ -363,6 +363,14 @@ class NotOptimized(LoopDetector):
             if listed is not None:
                 names = f"{len(found)} parameters in {listed[0]}"
                 line, why = listed[1], f": {listed[0]} is a plain container, which the module does not look into"
+            elif (derived := made_of(self.ledger, self.facts.backend, found[0])) is not None:
+                line, why = (
+                    derived[1],
+                    (
+                        f": {derived[0]} is what was made of the parameter there, and the module does not know the "
+                        "parameter itself"
+                    ),
+                )
         elif (twin := self._twin()) is not None:
             line, confidence = twin.made or line, 0.85
             why = f"; two optimizers hold the same {len(twin.held)} tensors: one of them was meant for these"

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from adbg.engine.backends.base import Graph
+from adbg.engine.backends.base import Backend, Graph
 from adbg.engine.diagnosis.ledger import Ledger
 from adbg.engine.diagnosis.source import assigned
 from adbg.engine.outside import suppress
 from adbg.engine.types import SourceLine
+
+_FEW = 16  # nodes that are looked through between a leaf and what was made of it
 
 
 @dataclass(slots=True, eq=False)
@@ -50,21 +52,41 @@ def in_container(ledger: Ledger, found: list[Leaf]) -> tuple[str, SourceLine] | 
     """The attribute of a module that holds leaves in a plain container, and where it is assigned. Leaves without a name
     are called by their place in it from now on."""
     leaves = {id(leaf.ref()): leaf for leaf in found}
-    for seen in ledger.modules.values():
+    for module, name, value in _attributes(ledger):
+        kind = type(module).__name__
+        held = [each for each in _held(value, 3, "") if each[0] in leaves]
+        for id_, path in held:
+            leaves[id_].called = f"{kind}.{name}{path}"
+        line = assigned_in(type(module), name) if held else None
+        if line is not None:
+            return f"{kind}.{name}", line
+    return None
+
+
+def made_of(ledger: Ledger, backend: Backend, leaf: Leaf) -> tuple[str, SourceLine] | None:
+    """The attribute of a module that holds what was made of a leaf (``Parameter(...).unsqueeze(0)``), and where it is
+    assigned: the module does not have the leaf itself."""
+    for module, name, value in _attributes(ledger):
+        if not backend.is_tensor(value) or not backend.has_graph(value):
+            continue
+        graph = backend.graph_of([value])
+        if graph is None or graph.count() > _FEW:
+            continue
+        if any(each is leaf.ref() for each in tensors_of(graph)):
+            line = assigned_in(type(module), name)
+            if line is not None:
+                return f"{type(module).__name__}.{name}", line
+    return None
+
+
+def _attributes(ledger: Ledger) -> Iterator[tuple[Any, str, Any]]:
+    """(module, name, value) of the attributes of all modules, but for the framework's own."""
+    for seen in list(ledger.modules.values()):
         root = seen.ref()
         if root is None:
             continue
-        every = root.modules() if hasattr(root, "modules") else root.sublayers(include_self=True)
-        for module in every:
-            for name, value in vars(module).items():
-                kind = type(module).__name__
-                held = [] if name.startswith("_") else [each for each in _held(value, 3, "") if each[0] in leaves]
-                for id_, path in held:
-                    leaves[id_].called = f"{kind}.{name}{path}"
-                line = assigned_in(type(module), name) if held else None
-                if line is not None:
-                    return f"{kind}.{name}", line
-    return None
+        for module in root.modules() if hasattr(root, "modules") else root.sublayers(include_self=True):
+            yield from ((module, name, value) for name, value in list(vars(module).items()) if not name.startswith("_"))
 
 
 def assigned_in(kind: type, attribute: str) -> SourceLine | None:
