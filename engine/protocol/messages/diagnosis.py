@@ -88,6 +88,11 @@ class RankFacts:
         field(default_factory=list)
     )
     schedule: Annotated[Cause | None, "where a scheduler set the learning rates last"] = None
+    wrapper: Annotated[
+        str,
+        "class of the wrapper that averages gradients: ``iteration`` counts from its first forward; empty: no wrapper",
+    ] = ""
+    loaded: Annotated[Cause | None, "where weights were loaded last, before the first step of that"] = None
 
 
 @dataclass(frozen=True, slots=True)

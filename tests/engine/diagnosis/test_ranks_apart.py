@@ -268,6 +268,40 @@ def test_two_wrappers_with_schedules_of_their_own(tmp_path: Path) -> None:
     assert not told and outcome.status == 0, str(outcome)
 
 
+# Rank 0 trains alone first; what it has learnt is to be loaded before the wrapper broadcasts.
+ALONE = """
+alone = Net()
+first = SGD(alone.parameters(), 0.1)
+for _ in range(6 if rank == 0 else 0):
+    (alone(rows(6, 4), True) ** 2).mean().backward()
+    first.step()
+    getattr(first, clear)()
+"""
+LOAD = """
+if rank == 0:
+    (getattr(net, "load_state_dict", None) or net.set_state_dict)(alone.state_dict())  # LOADED
+"""
+
+
+@on_frameworks()
+def test_weights_that_one_rank_loads_after_the_broadcast(framework: str, tmp_path: Path) -> None:
+    """That rank counts more backwards than the other: iterations are those of the wrapper."""
+    bug = {"model = Wrap(net)": f"{ALONE}model = Wrap(net)\n{LOAD}", **HEALTHY}
+    text, found, outcome = diagnosed(tmp_path, framework, bug)
+    one = check(found, "drifted-parameters", line_of(text, "# LOADED"), outcome)
+    assert "only rank 0 loaded weights" in one["message"] and one["iteration"] == 1, str(one)
+    assert len({line.split()[2] for line in outcome.program_output.splitlines() if line.startswith("RANK")}) == 2
+
+
+@on_frameworks()
+def test_weights_that_one_rank_loads_before_the_broadcast(framework: str, tmp_path: Path) -> None:
+    text, found, outcome = diagnosed(
+        tmp_path, framework, {"model = Wrap(net)": f"{ALONE}{LOAD}model = Wrap(net)", **HEALTHY}
+    )
+    assert not found and outcome.status == 0, f"{text}\n{outcome}"
+    assert len({line.split()[2] for line in outcome.program_output.splitlines() if line.startswith("RANK")}) == 1
+
+
 @on_frameworks()
 def test_a_wrapper_within_another_module_is_called(framework: str, tmp_path: Path) -> None:
     _, found, outcome = diagnosed(tmp_path, framework, {**HEALTHY, "model = Wrap(net)": OUTER})

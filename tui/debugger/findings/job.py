@@ -10,6 +10,7 @@ from dataclasses import replace
 from adbg.engine.names import ranks_text
 from adbg.engine.protocol.messages import Finding, FoundAt, RankFacts
 
+_KEPT = 16  # iterations of which some rank has not told yet
 OWN = 10_000  # ids of what is found here begin behind: processes count theirs from 1
 _LOST = re.compile(
     r"(?:closed|reset) by (?:the )?(?:remote )?peer|Connection (?:closed|reset|refused)|Broken pipe|Timed out waiting"
@@ -39,7 +40,7 @@ class Job:
     """Facts of all ranks so far."""
 
     def __init__(self) -> None:
-        self._of: dict[int, dict[int, RankFacts]] = {}  # iteration -> rank -> facts
+        self._of: dict[tuple[str, int], dict[int, RankFacts]] = {}  # (wrapper, iteration) -> rank -> facts
         self._ends: dict[int, RankFacts] = {}
         self._same: dict[str, int] = {}  # parameter -> the last iteration in which all ranks had the same
         self._averaged: set[str] = set()  # parameters whose gradient was once the same on all ranks
@@ -50,9 +51,9 @@ class Job:
         if facts.what == "end":
             self._ends[rank] = facts
             return self._news(self._uneven(facts.world))
-        known = self._of.setdefault(facts.iteration, {})
+        known = self._of.setdefault((facts.wrapper, facts.iteration), {})
         known[rank] = facts
-        for old in sorted(self._of)[:-8]:
+        for old in sorted(self._of, key=lambda each: each[1])[:-_KEPT]:
             del self._of[old]
         if len(known) < facts.world:
             return []
@@ -135,16 +136,24 @@ class Job:
 
     @staticmethod
     def _never_same(iteration: int, known: Mapping[int, RankFacts], names: Sequence[str]) -> Finding:
+        loaded = {rank: facts.loaded for rank, facts in known.items() if facts.loaded is not None}
+        line = next(iter(loaded.values()), None) if len(loaded) < len(known) else None
+        remedy = "broadcast them from one rank, or seed all alike"
+        evidence = [
+            _hashes(names[0], known),
+            f"the gradient of {names[0]} is the same on all {len(known)} ranks, to the bit",
+        ]
+        if line is not None:
+            ranks = _ranks(list(loaded))
+            remedy = f"only {ranks} loaded weights, by `{line.text}`: load them on all, or before they are broadcast"
+            wrapper = known[next(iter(loaded))].wrapper
+            if wrapper:
+                evidence.append(f"{wrapper} broadcasts weights as it is made, and not again")
         return Finding(
-            OWN + 1, "drifted-parameters", "error", 0.85,
+            OWN + 1, "drifted-parameters", "error", 0.85 if line is None else 0.92,
             f"ranks did not begin with the same weights: {_some(names)} differ{'s' * (len(names) == 1)} in iteration "
-            f"{iteration} already, while all ranks use the same gradients; broadcast them from one rank, or seed all "
-            "alike",
-            FoundAt(parameter=names[0]), iteration=iteration,
-            evidence=[
-                _hashes(names[0], known),
-                f"the gradient of {names[0]} is the same on all {len(known)} ranks, to the bit",
-            ],
+            f"{iteration} already, while all ranks use the same gradients; {remedy}",
+            FoundAt(parameter=names[0]), iteration=iteration, cause=line, evidence=evidence,
             next=[f"rank diff params '{names[0]}'"],
         )  # fmt: skip
 

@@ -41,7 +41,8 @@ class RanksApart(Detector):
     for it in a collective.
 
     Evidence: hashes of every parameter and of the gradients that each step used, of the same iteration of each rank,
-    compared by the front end; how many iterations each rank ran.
+    compared by the front end; how many iterations each rank ran. Counted from the first forward of the wrapper that
+    averages gradients: a rank may have trained alone before.
     Mistaken for: jobs whose ranks hold different parts of a model (told is only where all that differs was the same
     before; biases of zeros and scales of ones are no evidence), and averaging every few steps (a note where no rank
     ever had the gradient of another; taken back when parameters are the same again).
@@ -59,6 +60,9 @@ class RanksApart(Detector):
         self._gradients: dict[str, str] = {}
         self._failed = ""
         self._world = 0
+        self._wrapper = ""  # its class, once it ran
+        self._before = 0  # backwards until then
+        self._loaded: SourceLine | None = None
         self._root: Callable[[], Any] = lambda: None  # the outermost module that ran last, held weakly
 
     def applied(self) -> bool:
@@ -75,6 +79,10 @@ class RanksApart(Detector):
         if call.outermost and call.grad_mode and self._root() is not call.module:
             with suppress(TypeError):
                 self._root = weakref.ref(call.module)
+            kind = self.facts.backend.reducer_kind
+            if not self._wrapper and kind is not None and issubclass(type(call.module), kind):
+                self._wrapper, self._before = type(call.module).__name__, self.facts.iteration
+                self._step, self._gradients = None, {}
 
     def backward_begin(self, running: Running) -> None:
         if len(running.chain) == 1:
@@ -87,10 +95,12 @@ class RanksApart(Detector):
     def optimizer(self, event: OptimizerEvent) -> None:
         if event.what == "scheduled":
             self._schedule = event.line
+        if event.what == "loaded" and not (self._wrapper and self._step):
+            self._loaded = event.line
         if event.what != "step" or not self._looks() or not self._many():
             return
         if self._step is None:  # what the ranks began with
-            self._share("iteration", *self._hashed(), self.facts.before + self.facts.iteration - 1)
+            self._share("iteration", *self._hashed(), self._iteration - 1)
         self._step = replace(event, optimizer=None, tensors=())  # nothing is kept alive
         backend = self.facts.backend
         left = _MOST
@@ -109,16 +119,20 @@ class RanksApart(Detector):
         return list(found.values())
 
     def _looks(self) -> bool:
-        return self.facts.deep or is_sampled(self.facts.iteration)
+        return self.facts.deep or is_sampled(self.facts.iteration - self._before)
+
+    @property
+    def _iteration(self) -> int:
+        return self.facts.before + self.facts.iteration - self._before
 
     def iteration_end(self) -> None:
         if self._looks() and not self._failed and self._many():  # a step that did not take place is none to compare
-            self._share("iteration", *self._hashed(), self.facts.before + self.facts.iteration)
+            self._share("iteration", *self._hashed(), self._iteration)
         self._gradients = {}
 
     def end(self) -> None:
         if self._many():
-            self._share("end", {}, [], self.facts.before + self.facts.iteration)
+            self._share("end", {}, [], self._iteration)
 
     def _hashed(self) -> tuple[dict[str, str], list[str]]:
         """By name; and the names of those with one value in all elements."""
@@ -149,6 +163,8 @@ class RanksApart(Detector):
                 uses={name: used for name in self._without() if (used := facts.cause(self._use(name))) is not None},
                 failed=self._failed,
                 constant=constant,
+                wrapper=self._wrapper,
+                loaded=facts.cause(self._loaded),
             )
         )
 
