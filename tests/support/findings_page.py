@@ -25,6 +25,7 @@ FAMILIES = {
     "numbers": "Numbers that are not finite, ranges of a type",
     "sizes": "Gradients that are zero, vanish or explode",
     "functions": "Custom functions, hooks, errors",
+    "modules": "What modules hold",
     "ranks": "Several ranks",
     "hangs": "Programs that stand still",
 }

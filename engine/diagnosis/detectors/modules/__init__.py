@@ -1,0 +1,1 @@
+"""Modules: what they hold that is no parameter of theirs."""
