@@ -22,8 +22,7 @@ from adbg.engine.types import SourceLine
 
 _MOST = 20_000  # nodes of a graph that is read: 5 us each
 _GRAPHS = 64  # that are known to be alike
-_WORD = re.compile(r"[A-Za-z_]\w*")
-_SAID = 120  # characters at the begin of a message, in which the operator is named that it is about; the first counts
+_ABOUT = re.compile(r"([A-Za-z_]\w*) (?:of the mean )?at ")  # a message that begins with its operator
 _PREFIXES = ("native", "cudnn", "miopen", "thnn", "slow", "safe")  # of nodes of torch, which no function has
 _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 
@@ -32,7 +31,7 @@ def _operator(name: str) -> str:
     word = plain_name(name)
     for prefix in _PREFIXES:
         word = word.removeprefix(prefix)
-    return "convolution" if word in _CONVOLUTIONS else word
+    return "convolution" if word in _CONVOLUTIONS else word.removesuffix("withindices")
 
 
 class MadeNodes:
@@ -41,6 +40,7 @@ class MadeNodes:
     def __init__(self) -> None:
         self._at: dict[SourceLine, dict[str, list[FoundAt]]] = {}  # then by operator
         self._read: set[Any] = set()
+        self._given: dict[tuple[int, SourceLine], FoundAt] = {}  # by finding: it stays with the node that it was given
 
     def read(self, running: Running) -> bool:
         """Read the graph of a call that begins; False where one like it was read before."""
@@ -54,18 +54,22 @@ class MadeNodes:
         found: dict[SourceLine, dict[str, list[FoundAt]]] = defaultdict(lambda: defaultdict(list))
         for line, node in _nodes(call):
             found[line][_operator(node.name or "")].append(node)
-        self._at.update(found)
+        for line, nodes in found.items():
+            self._at.setdefault(line, nodes)
         return True
 
     def completed(self, finding: Finding) -> Finding:
-        """With its node, where it has none of its own: of the operator that its message names first, at the line that
-        made it. Where that line made several, with what they have in common. An operator that failed made none."""
+        """With its node, where it has none of its own: of the operator that its message begins with ("softmax at
+        m.py:9"), at the line that made it. Where that line made several, with what they have in common. An operator
+        that failed made none."""
         if finding.node is not None or finding.forward is None or finding.kind == "operator-error":
             return finding
-        made = self._at.get(finding.forward, {})
-        said = (_operator(word) for word in _WORD.findall(finding.message[:_SAID]))
-        nodes = next((made[word] for word in said if word in made), None)
-        return replace(finding, node=_shared(nodes)) if nodes else finding
+        known = finding.id, finding.forward
+        about = _ABOUT.match(finding.message)
+        nodes = self._at.get(finding.forward, {}).get(_operator(about[1])) if about is not None else None
+        if nodes and known not in self._given:
+            self._given[known] = _shared(nodes)
+        return replace(finding, node=self._given[known]) if known in self._given else finding
 
 
 def _shared(nodes: Sequence[FoundAt]) -> FoundAt:

@@ -5,11 +5,17 @@ Pure data, no threads of its own: ``Settings`` and ``Incoming`` call it with the
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from adbg.engine.errors import CommandError
+from adbg.engine.places import parsed
 from adbg.engine.protocol.messages import BreakpointRequest, BreakpointState
 from adbg.engine.types import SpecKind
+
+_IF = re.compile(r"\s+if\s+")
+_SUFFIX = re.compile(r"\s+(?:before|after|every|ignore|backward|rank)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,18 @@ class Breakpoint:
         return BreakpointRequest(self.spec, self.id, self.condition, hit, self.enabled, self.temporary, self.trace)
 
 
+def without_condition(spec: str) -> str:
+    """The spec without the ``if EXPR`` that it was typed with. EXPR ends where Python says, as in the agent's
+    grammar."""
+    found = _IF.search(spec)
+    text = spec[found.end() :] if found is not None else ""
+    for end in [len(text), *(tail.start() for tail in reversed(list(_SUFFIX.finditer(text))))]:
+        with suppress(SyntaxError):
+            if found is not None and parsed(text[:end].strip(), mode="eval"):
+                return spec[: found.start()] + text[end:]
+    return spec
+
+
 class BreakpointList:
     """Ids count from 1 and are never used twice in a session, also not after ``delete``; a refused one has
     used none."""
@@ -97,6 +115,7 @@ class BreakpointList:
         row = self.get(number)
         row = replace(
             row,
+            spec=row.spec if condition is None else without_condition(row.spec),
             condition=row.condition if condition is None else condition,
             ignore=row.ignore if ignore is None else ignore,
             enabled=row.enabled if enabled is None else enabled,
@@ -105,6 +124,14 @@ class BreakpointList:
         self._rows[number] = row
         self.version += 1
         return row
+
+    def put_back(self, row: Breakpoint) -> None:
+        """As it was before a change that was refused."""
+        now = self.get(row.id)
+        self._rows[row.id] = replace(
+            now, spec=row.spec, condition=row.condition, ignore=row.ignore, enabled=row.enabled
+        )
+        self.version += 1
 
     def remove(self, number: int) -> Breakpoint:
         row = self.get(number)

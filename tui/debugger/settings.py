@@ -92,7 +92,7 @@ class Settings:
         row = self.breakpoint(number)
         if not row.verified:
             with self._model.lock:
-                self.list.change(number, condition=before.condition, ignore=before.ignore, enabled=before.enabled)
+                self.list.put_back(before)
             self._mirror()
             raise CommandError(row.message, "the breakpoint is unchanged")
         return row

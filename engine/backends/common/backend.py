@@ -39,6 +39,16 @@ def _tell_all(listeners: Sequence[Callable[[bool], None]], begins: bool) -> None
         tell(begins)
 
 
+class NonFinite(tuple[int, int]):
+    """(NaN elements, infinite elements) in an expression: true where there are any, so that ``if nonfinite(t)`` says
+    what it seems to."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        return any(self)
+
+
 class Entry(Protocol):
     """The entry into a framework's engine."""
 
@@ -171,8 +181,12 @@ class FrameworkBackend(Backend):
     # ---- tensors: the rest are the functions of a backend's own module ``tensors``
 
     def helpers(self) -> Mapping[str, Any]:
-        own = {"norm": self.norm, "stats": self.stats, "nonfinite": self.nonfinite}
+        own = {"norm": self.norm, "stats": self.stats, "nonfinite": self._counted}
         return {self.name: self._framework, **own}
+
+    def _counted(self, value: Any) -> NonFinite:
+        """(NaN elements, infinite elements); true where there are any."""
+        return NonFinite(self.nonfinite(value))
 
     # ---- memory and doctor
 

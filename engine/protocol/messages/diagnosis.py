@@ -93,6 +93,7 @@ class RankFacts:
         "class of the wrapper that averages gradients: ``iteration`` counts from its first forward; empty: no wrapper",
     ] = ""
     loaded: Annotated[Cause | None, "where weights were loaded last, before the first step of that"] = None
+    loaded_names: Annotated[list[str], "the parameters that were loaded there"] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,9 +51,12 @@ class Job:
         if facts.what == "end":
             self._ends[rank] = facts
             return self._news(self._uneven(facts.world))
+        if facts.wrapper and any(not wrapper for wrapper, _ in self._of):  # that was before it: of no more use
+            self._of = {key: each for key, each in self._of.items() if key[0]}
+            self._same.clear()
         known = self._of.setdefault((facts.wrapper, facts.iteration), {})
         known[rank] = facts
-        for old in sorted(self._of, key=lambda each: each[1])[:-_KEPT]:
+        for old in list(self._of)[:-_KEPT]:
             del self._of[old]
         if len(known) < facts.world:
             return []
@@ -136,7 +139,7 @@ class Job:
 
     @staticmethod
     def _never_same(iteration: int, known: Mapping[int, RankFacts], names: Sequence[str]) -> Finding:
-        loaded = {rank: facts.loaded for rank, facts in known.items() if facts.loaded is not None}
+        loaded = {rank: facts.loaded for rank, facts in known.items() if names[0] in facts.loaded_names}
         line = next(iter(loaded.values()), None) if len(loaded) < len(known) else None
         remedy = "broadcast them from one rank, or seed all alike"
         evidence = [

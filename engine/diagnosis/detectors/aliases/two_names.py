@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import sys
 import types
@@ -14,7 +15,6 @@ from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, writes
 from adbg.engine.diagnosis.detectors.graphs.marks import Marked, Marks
-from adbg.engine.diagnosis.detectors.numbers import values
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.diagnosis.source import (
     assigned_before,
@@ -23,6 +23,7 @@ from adbg.engine.diagnosis.source import (
     expression_at,
     inside,
     operands_of,
+    returns_of,
     scope_at,
 )
 from adbg.engine.frames import locals_of
@@ -34,6 +35,18 @@ _BENDS = frozenset({
     "relu", "relu6", "leaky_relu", "elu", "celu", "selu", "silu", "mish", "hardtanh", "hardswish", "hardsigmoid",
     "threshold", "dropout", "alpha_dropout", "feature_dropout", "sigmoid", "tanh", "softmax",
 })  # fmt: skip
+_LEAVES_POSITIVE = frozenset({"relu", "relu6", "leaky_relu", "threshold", "hardtanh"})  # as they are, mostly
+_POSITIVE = frozenset(
+    {"relu", "relu6", "sigmoid", "softmax", "square", "exp", "abs", "softplus", "hardsigmoid", "norm"}
+)
+_KEEPS = frozenset({
+    "flatten", "reshape", "view", "dropout", "permute", "transpose", "contiguous", "mean", "sum", "interpolate", "pad",
+    "squeeze", "unsqueeze", "clone", "detach", "max", "amax", "getitem",
+})  # fmt: skip
+_FRESH = frozenset({"zeros", "empty", "ones", "full", "zeros_like", "empty_like", "ones_like", "full_like", "new_zeros",
+                    "new_empty", "new_ones", "new_full"})  # fmt: skip
+# Of what they are given they take the shape alone, or nothing that is computed with.
+_SHAPE_ALONE = frozenset({"view_as", "expand_as", "reshape_as", "type_as", "equal", "equal_all", "detach", "clone"})
 _FRAMES = 12  # functions of the program's, from the innermost one outwards
 _ITEMS = 64  # of a list
 _MOST = 1000  # operators that overwrite, of one iteration
@@ -46,7 +59,7 @@ class _Before:
     frame: int
     code: types.CodeType
     instruction: int
-    caller: tuple[int, ...]  # that of a function that runs stands still: another call in the same memory has another
+    caller: tuple[int, ...]  # and what it has: another call in the same memory is made with something else
     overwriting: ast.stmt
     names: frozenset[str]
     holders: frozenset[str]  # lists and dicts that had it
@@ -67,16 +80,18 @@ class TwoNames(Detector):
     whose tensors the next layer overwrites, and of a function that changes what it was given and returns it
     (``noisy = corrupt(x)``), while the caller goes on to use both.
 
-    Evidence: the line that overwrote it, what it is called there, the line that reads it under the name of before.
     A function that gives two names to one tensor (``labels = ids``), writes through one of them (``ids[mask] = MASK``)
-    and goes on to use the other is told of when an operator that takes gradients reads either.
+    and returns both is told of when an operator that takes gradients reads either.
 
-    Mistaken for: an activation that overwrites the name itself (``x = relu(x)``), a statement that does nothing but
-    overwrite (``x.clamp_(0, 1)``, ``update(x)``), a function whose name ends with ``_``, ``out=``, an activation that
-    changed no element, what is read where no gradients are recorded (all not told).
+    Evidence: the line that overwrote it, what it is called there, the line that reads it under the name of before.
+    Mistaken for: an activation that overwrites the name itself (``x = relu(x)``), a name that was given the tensor
+    again since (``x = out``), a statement that does nothing but overwrite (``x.clamp_(0, 1)``, ``update(x)``), a
+    function whose name ends with ``_``, ``out=``, a ReLU of what is positive already (a pooling of a ReLU), an
+    activation under ``no_grad``, tensors that were made to be filled (``zeros``), a list whose tensors are activated
+    one by one in a loop over it (all not told).
     Cost: in sampled iterations a look at the version of what operators return, and, of the first 1,000 that overwrite,
-    at the variables of up to 12 functions of the program's: some 20 us. Before Python 3.11, which does not tell which
-    expression runs, only two names of one function are told of.
+    at the variables of up to 12 functions of the program's: 20 us, 1 ms where a line is met first. Before Python 3.11,
+    which does not tell which expression runs, only what a function returns twice is told of.
     """
 
     sampled = Need.OPERATORS
@@ -84,6 +99,7 @@ class TwoNames(Detector):
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
         self._written: Marks[_Written] = Marks()
+        self._kind: Marks[str] = Marks()  # "positive", "fresh"
         self._any = False
         self._left = _MOST
         self._told: set[SourceLine] = set()
@@ -91,7 +107,9 @@ class TwoNames(Detector):
     def operator(self, call: OperatorCall) -> None:
         if call.error is not None or call.in_backward or self.facts.stepping:
             return
-        if self._any and call.grad_mode:
+        name = plain(call.name)
+        self._note_kind(name, call)
+        if self._any and call.grad_mode and name not in _SHAPE_ALONE and not name.endswith("_like"):
             for operand in call.operands:
                 known = self._written.of(operand)
                 if known is not None and known.what.line not in self._told:
@@ -111,31 +129,47 @@ class TwoNames(Detector):
 
     # ---- the overwriting
 
+    def _note_kind(self, name: str, call: OperatorCall) -> None:
+        """What a result is that may be overwritten later."""
+        result = call.results[0] if call.results else None
+        if result is None or any(result is each for each in call.operands):
+            return
+        first = self._kind.of(call.operands[0]) if call.operands else None
+        if name in _FRESH:
+            self._kind.put(result, "fresh", name, None)
+        elif name in _POSITIVE or (
+            (name in _KEEPS or "pool" in name) and first is not None and first.what == "positive"
+        ):
+            self._kind.put(result, "positive", name, None)
+
     def _write(self, call: OperatorCall, operand: Any) -> None:
         line, name = line_of(call.lines), plain(call.name)
         self._left -= 1
-        if self._left < 0 or line is None or self.facts.is_named(operand) or not self._changes(name, operand):
+        kind = known.what if (known := self._kind.of(operand)) is not None else ""
+        if name in _POSITIVE:
+            self._kind.put(operand, "positive", name, None)
+        bends = name in _BENDS
+        unchanged = bends and (not call.grad_mode or (kind == "positive" and name in _LEAVES_POSITIVE))
+        if self._left < 0 or line is None or unchanged or kind == "fresh" or self._is_weight(operand):
             return
+        bends = bends and not isinstance(_innermost(), ast.Expr)  # a state that is advanced
         before = tuple(_before(operand))
         if before:
             self._any = True
-            known = self._written.of(operand)
+            earlier = self._written.of(operand)
             second = next((each for one in before[:1] if (each := _second(one)) is not None), None)
-            if known is not None and known.what.second is not None:  # it was written through that one before
-                name, line, second = known.name, known.what.line, known.what.second
-            self._written.put(operand, _Written(name in _BENDS, before, line, second), name, line)
+            if earlier is not None and earlier.what.second is not None:  # it was written through that one before
+                name, line, second = earlier.name, earlier.what.line, earlier.what.second
+            self._written.put(operand, _Written(bends, before, line, second), name, line)
 
-    def _changes(self, name: str, operand: Any) -> bool:
-        """A ReLU without a zero in its result left all as it was."""
-        if "relu" not in name or name in ("leaky_relu", "relu6"):
-            return True
-        read = values.stats(self.facts.backend, operand)
-        return read is not None and read.zero > 0
+    def _is_weight(self, operand: Any) -> bool:
+        """A step of the program's own overwrites it."""
+        return self.facts.is_named(operand) or (operand.is_leaf and self.facts.backend.meta(operand).requires_grad)
 
     # ---- the reading
 
     def _read(self, call: OperatorCall, operand: Any, known: Marked[_Written]) -> None:
-        if not any(self.facts.backend.meta(each).requires_grad for each in (*call.operands, *call.results)):
+        if not any(self.facts.backend.meta(each).requires_grad for each in call.results):
             return
         for frame in _running():
             before = next((one for one in known.what.before if _is(frame, one)), None)
@@ -216,9 +250,18 @@ def _before(operand: Any) -> Iterator[_Before]:
             )
 
 
+def _innermost() -> ast.stmt | None:
+    frame = next(_running(), None)
+    return _statement(frame) if frame is not None else None
+
+
 def _statement(frame: types.FrameType) -> ast.stmt | None:
     """The innermost statement that the function is at; of a loop or a branch its head."""
-    line, file = frame.f_lineno, os.path.abspath(frame.f_code.co_filename)
+    return _statement_at(os.path.abspath(frame.f_code.co_filename), frame.f_lineno)
+
+
+@functools.lru_cache(4096)
+def _statement_at(file: str, line: int) -> ast.stmt | None:
     scope = scope_at(file, line)
     best: ast.stmt | None = None
     for node in inside(scope) if scope is not None else ():
@@ -238,8 +281,8 @@ def _given(statement: ast.stmt) -> frozenset[str]:
 
 
 def _second(before: _Before) -> tuple[str, SourceLine] | None:
-    """Of a function that wrote through one name: another one that it gave that tensor by ``other = one`` before, and
-    uses after, with the line of that."""
+    """Of a function that wrote through one name: another one that it gave that tensor by ``other = one`` before, where
+    it returns both, with the line of that."""
     file = os.path.abspath(before.code.co_filename)
     here, given = before.overwriting.lineno, _given(before.overwriting)
     scope = scope_at(file, here)
@@ -250,10 +293,48 @@ def _second(before: _Before) -> tuple[str, SourceLine] | None:
         value = getattr(made[1], "value", None) if made is not None else None
         if made is None or not isinstance(value, ast.Name) or value.id not in given or made[0] > here:
             continue
-        loads = (node for node in inside(scope) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
-        if any(node.id == name and node.lineno > here for node in loads):
-            return name, SourceLine(file, made[0], before.code.co_name)
+        for node in returns_of(scope):
+            parts = node.value.elts if isinstance(node.value, ast.Tuple) else []
+            returned = {each.id for each in parts if isinstance(each, ast.Name)}
+            if (
+                node.lineno > here
+                and {name, value.id} <= returned
+                and not _given_again(file, before, name, node.lineno)
+            ):
+                return name, SourceLine(file, made[0], before.code.co_name)
     return None
+
+
+def _given_again(file: str, before: _Before, name: str, until: int) -> bool:
+    """Whether the variable may have been given the tensor anew between the overwriting and a line below: by an
+    assignment in between, or by one of the loop around it that only hands on another variable (``x = out``)."""
+    here = before.overwriting.lineno
+    scope, loop = scope_at(file, here), _loop_at(file, here)
+    for node in inside(scope) if scope is not None else ():
+        if not isinstance(node, ast.stmt) or node is before.overwriting or name not in assigned_names(node):
+            continue
+        within = loop is not None and loop.lineno < node.lineno <= (loop.end_lineno or 0)
+        handed_on = isinstance(getattr(node, "value", None), (ast.Name, ast.Attribute, ast.Subscript))
+        if here < node.lineno <= until or (within and (node.lineno > here or handed_on)):
+            return True
+    return False
+
+
+@functools.lru_cache(4096)
+def _loop_at(file: str, line: int) -> ast.For | ast.While | None:
+    """The innermost loop of a function around a line."""
+    scope = scope_at(file, line)
+    best: ast.For | ast.While | None = None
+    for node in inside(scope) if scope is not None else ():
+        here = isinstance(node, (ast.For, ast.While)) and node.lineno < line <= (node.end_lineno or 0)
+        if here and isinstance(node, (ast.For, ast.While)) and (best is None or node.lineno > best.lineno):
+            best = node
+    return best
+
+
+@functools.lru_cache(4096)
+def _expression(code: types.CodeType, instruction: int) -> ast.expr | None:
+    return expression_at(code, instruction)
 
 
 def _says_so(statement: ast.stmt) -> bool:
@@ -279,7 +360,7 @@ def _holds(values: Any, operand: Any) -> bool:
 
 def _stale(frame: types.FrameType, before: _Before, operand: Any, bends: bool) -> str:
     """What the expression that runs calls the tensor, where it is a name, or a list, of before; else ""."""
-    expression = expression_at(frame.f_code, frame.f_lasti)
+    expression = _expression(frame.f_code, frame.f_lasti)
     if expression is None:
         return ""
     bound, _ = _names(frame, operand)
@@ -288,15 +369,18 @@ def _stale(frame: types.FrameType, before: _Before, operand: Any, bends: bool) -
         return ""
     taken: list[ast.AST] = list(operands_of(expression))
     used = {each.id for each in taken if isinstance(each, ast.Name) and each.id in bound}
-    if used & given:
-        return ""
-    stale = sorted(used & before.names)
+    file = os.path.abspath(frame.f_code.co_filename)
+    stale = [name for name in sorted(used & before.names) if not _given_again(file, before, name, frame.f_lineno)]
     if stale:
         return stale[0]
-    file = os.path.abspath(frame.f_code.co_filename)
+    if used & (given | before.names):
+        return ""
     for name in used:
         taken += [made[1] for made in [assigned_before(file, frame.f_lineno, name)] if made is not None]
     said = {node.id for each in taken for node in _parts(each) if isinstance(node, ast.Name)}
+    loop = _loop_at(file, before.overwriting.lineno)
+    if isinstance(loop, ast.For):  # each of the list is overwritten in turn
+        said -= {node.id for node in ast.walk(loop.iter) if isinstance(node, ast.Name)}
     held = sorted(said & before.holders)
     return f"an element of {held[0]}" if held else ""
 

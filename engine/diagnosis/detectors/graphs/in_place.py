@@ -72,7 +72,7 @@ class InPlace(Detector):
     Mistaken for: nothing known, backward itself has raised; of the silent kind, a write that changes no value. What
     only the gradient of another operand would need, which takes none (the weight of a first layer), may be written to.
     Cost: in sampled iterations a look at each operator's operands, and so in others from where a module runs for the
-    first time (a critic after a warm-up), up to 8 times; else nothing until backward raises.
+    first time that has parameters (a critic after a warm-up), up to 8 times; else nothing until backward raises.
     """
 
     needs = Need.MODULES
@@ -99,7 +99,8 @@ class InPlace(Detector):
         with suppress(TypeError):  # a class of the program's that has no weak references, or no hash
             if call.outermost and call.grad_mode and call.module not in self._met:
                 self._met.add(call.module)
-                if not self.facts.sampled and self._left:
+                own = any(True for _ in call.module.parameters())  # a loss is made anew in each iteration
+                if own and not self.facts.sampled and self._left:
                     self._left -= 1
                     self.needs |= Need.OPERATORS
                     self.facts.other_needs = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import weakref
 from collections import defaultdict
@@ -59,6 +60,7 @@ class NoGradient(Detector):
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
+        self._owned: set[int] | None = None  # ids of what optimizers hold, at the end
         self._flow = Flow()
         self._by_hand = ByHand(facts)
         self._rounded = Rounded(facts, self._flow)
@@ -261,7 +263,7 @@ class NoGradient(Detector):
                 self._non_leaf(held.maker, proof, held.name)
                 continue
             idle = held.owned != 0 and not stepped  # it may be trained later
-            if idle and early:
+            if idle and (early or not self._is_held(held)):
                 continue
             why = IDLE if idle and self._moved else BY_HAND if self._by_hand.changes(held.place) else ""
             cut = self._lost_at(held.place)
@@ -282,6 +284,14 @@ class NoGradient(Detector):
             else:
                 self._tell_unused(key, members)
         self._rounded.judge((held.place, held.name) for held in self._held.values())
+
+    def _is_held(self, held: Held) -> bool:
+        """An optimizer that another one took the place of lies about until Python collects it. Asked at the end alone;
+        all of them are gone where ``main()`` has returned."""
+        if self._owned is None:
+            gc.collect()
+            self._owned = {id(value) for _, value in self.facts.backend.optimized()}
+        return not self._owned or held.owned in self._owned
 
     def _sibling_born(self, held: Held) -> SourceLine | None:
         """Where another parameter of the same module was first written."""

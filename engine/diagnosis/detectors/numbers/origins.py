@@ -57,7 +57,8 @@ class Origins:
             evidence += advice
         what = "overflows" if made.overflow else "makes NaN or infinity of finite gradients"
         message = f"the backward of {self._line_words(forward, name)} {what}" + (f": {why}" if why else "")
-        shown = [f"b {name} after"] + ([f"p {made.expression}"] if made.expression else [])
+        when = f" backward {call.number}" if call.number > 1 else ""  # in those before, the numbers were others
+        shown = [f"b {name} after{when}"] + ([f"p {made.expression}"] if made.expression else [])
         return Finding(
             id=0, kind="nonfinite", severity="error",
             confidence=0.96 if why and not made.overflow else 0.9 if why else 0.8,

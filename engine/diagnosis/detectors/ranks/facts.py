@@ -63,6 +63,7 @@ class RanksApart(Detector):
         self._wrapper = ""  # its class, once it ran
         self._before = 0  # backwards until then
         self._loaded: SourceLine | None = None
+        self._loaded_ids: frozenset[int] = frozenset()  # of the parameters
         self._root: Callable[[], Any] = lambda: None  # the outermost module that ran last, held weakly
 
     def applied(self) -> bool:
@@ -95,8 +96,8 @@ class RanksApart(Detector):
     def optimizer(self, event: OptimizerEvent) -> None:
         if event.what == "scheduled":
             self._schedule = event.line
-        if event.what == "loaded" and not (self._wrapper and self._step):
-            self._loaded = event.line
+        if event.what == "loaded" and not self._step:
+            self._loaded, self._loaded_ids = event.line, frozenset(map(id, event.tensors))
         if event.what != "step" or not self._looks() or not self._many():
             return
         if self._step is None:  # what the ranks began with
@@ -165,6 +166,7 @@ class RanksApart(Detector):
                 constant=constant,
                 wrapper=self._wrapper,
                 loaded=facts.cause(self._loaded),
+                loaded_names=[name for name, each in self._weights() if id(each) in self._loaded_ids],
             )
         )
 

@@ -11,6 +11,7 @@ from typing import Any
 from adbg.engine.backends.base import Backend, Graph
 from adbg.engine.diagnosis.ledger import Ledger
 from adbg.engine.diagnosis.source import assigned
+from adbg.engine.diagnosis.values import made_by_node
 from adbg.engine.outside import suppress
 from adbg.engine.types import SourceLine
 
@@ -69,13 +70,15 @@ def made_of(ledger: Ledger, backend: Backend, leaf: Leaf) -> tuple[str, SourceLi
     for module, name, value in _attributes(ledger):
         if not backend.is_tensor(value) or not backend.has_graph(value):
             continue
+        line, (made, _) = assigned_in(type(module), name), made_by_node(backend, value)
+        if line is None or made is None or (made.file, made.line) != (line.file, line.line):
+            continue  # of what forward keeps, ``__init__`` makes nothing
         graph = backend.graph_of([value])
-        if graph is None or graph.count() > _FEW:
-            continue
-        if any(each is leaf.ref() for each in tensors_of(graph)):
-            line = assigned_in(type(module), name)
-            if line is not None:
+        try:
+            if graph is not None and graph.count() <= _FEW and any(each is leaf.ref() for each in tensors_of(graph)):
                 return f"{type(module).__name__}.{name}", line
+        finally:
+            getattr(graph, "release", lambda: None)()
     return None
 
 
