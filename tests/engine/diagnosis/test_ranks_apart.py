@@ -289,7 +289,7 @@ def test_weights_that_one_rank_loads_after_the_broadcast(framework: str, tmp_pat
     bug = {"model = Wrap(net)": f"{ALONE}model = Wrap(net)\n{LOAD}", **HEALTHY}
     text, found, outcome = diagnosed(tmp_path, framework, bug)
     one = check(found, "drifted-parameters", line_of(text, "# LOADED"), outcome)
-    assert "only rank 0 loaded weights" in one["message"] and one["iteration"] == 1, str(one)
+    assert "only rank 0 loaded weights" in one["message"] and one["iteration"] <= 1, str(one)
     assert len({line.split()[2] for line in outcome.program_output.splitlines() if line.startswith("RANK")}) == 2
 
 

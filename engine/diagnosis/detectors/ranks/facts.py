@@ -96,7 +96,7 @@ class RanksApart(Detector):
     def optimizer(self, event: OptimizerEvent) -> None:
         if event.what == "scheduled":
             self._schedule = event.line
-        if event.what == "loaded" and not self._step:
+        if event.what == "loaded" and not (self._wrapper and self._step):
             self._loaded, self._loaded_ids = event.line, frozenset(map(id, event.tensors))
         if event.what != "step" or not self._looks() or not self._many():
             return
