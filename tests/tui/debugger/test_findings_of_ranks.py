@@ -42,6 +42,25 @@ def test_by_a_step_and_by_the_beginning() -> None:
     assert both(Job(), facts(1, "a", "g0"), facts(1, "b", "g1")) == [], "ranks with parts of their own"
 
 
+def test_who_loaded_the_weights_that_differ() -> None:
+    job, line = Job(), Cause("t.py", 3, "", "net.load_state_dict(kept)")
+    (found,) = both(job, facts(1, "a", loaded=line, loaded_names=["w"], wrapper="DDP"), facts(1, "b", wrapper="DDP"))
+    assert found.cause == line and "only rank 0 loaded weights" in found.message
+    (found,) = both(Job(), facts(1, "a", loaded=line, loaded_names=["teacher.w"]), facts(1, "b"))
+    assert found.cause is None and "seed all alike" in found.message, "another module's weights"
+
+
+def test_a_rank_that_trained_alone_before() -> None:
+    """However many backwards that were: those of the wrapper are compared, from its first."""
+    job = Job()
+    for number in range(1, 300):
+        assert job.add(0, facts(number, f"alone{number}")) == []
+    both(job, facts(0, "a", wrapper="DDP"), facts(0, "a", wrapper="DDP"))
+    assert both(job, facts(1, "b", wrapper="DDP"), facts(1, "b", wrapper="DDP")) == []
+    (found,) = both(job, facts(2, "c", "g0", wrapper="DDP"), facts(2, "d", "g1", wrapper="DDP"))
+    assert "after backward 2: w" in found.message, found
+
+
 def shards(iteration: int, tag: str, constant: tuple[str, ...] = (), **same: str) -> RankFacts:
     """Of a rank with parts of its own; what is in ``same`` is on all ranks."""
     parameters = {"up.weight": f"u{tag}{iteration}", "up.bias": f"b{tag}{iteration}", "norm": f"n{iteration}", **same}

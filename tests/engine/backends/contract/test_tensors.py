@@ -59,6 +59,10 @@ def test_norm_and_statistics_of_finite_values(world: World, values: list[float])
 def test_what_is_not_finite_is_counted_and_left_out(world: World) -> None:
     tensor = world.tensor([NAN, 1.0, INF, -INF, 3.0, NAN, INF])
     assert world.backend.nonfinite(tensor) == (2, 3)
+    counted = world.backend.helpers()["nonfinite"](tensor)
+    assert counted == (2, 3) and counted and repr(counted) == "(2, 3)", (
+        "in an expression it is true where there are any"
+    )
     assert not math.isfinite(world.backend.norm(tensor))
     stats = world.backend.stats(tensor)
     assert (stats.nan, stats.neg_inf, stats.pos_inf) == (2, 1, 2)
@@ -159,6 +163,7 @@ def test_texts_and_helpers(world: World) -> None:
     helpers = world.backend.helpers()
     assert helpers["norm"](tensor) == pytest.approx(math.sqrt(8.5))
     assert helpers["nonfinite"](tensor) == (0, 0) and helpers["stats"](tensor).max == 2.5
+    assert not helpers["nonfinite"](tensor), "a condition `if nonfinite(t)` does not stop there"
     assert world.backend.memory()["rss"] > 0
 
 
