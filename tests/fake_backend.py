@@ -35,6 +35,7 @@ from adbg.engine.backends.base import (
     Part,
     SavedValue,
 )
+from adbg.engine.backends.common.backend import NonFinite
 from adbg.engine.backends.common.slices import resolve, to_two, written
 from adbg.engine.errors import CommandError
 from adbg.engine.types import Edge, NodeInfo, SourceLine, TensorMeta, TensorStats, TensorWindow, ValueState
@@ -640,7 +641,7 @@ class FakeBackend(Backend):
         return {
             "norm": self.norm,
             "stats": self.stats,
-            "nonfinite": self.nonfinite,
+            "nonfinite": lambda value: NonFinite(self.nonfinite(value)),
             "FakeTensor": FakeTensor,
             "fake": self,
         }
