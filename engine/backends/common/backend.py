@@ -181,12 +181,9 @@ class FrameworkBackend(Backend):
     # ---- tensors: the rest are the functions of a backend's own module ``tensors``
 
     def helpers(self) -> Mapping[str, Any]:
-        own = {"norm": self.norm, "stats": self.stats, "nonfinite": self._counted}
+        counted = lambda value: NonFinite(self.nonfinite(value))  # noqa: E731
+        own = {"norm": self.norm, "stats": self.stats, "nonfinite": counted}
         return {self.name: self._framework, **own}
-
-    def _counted(self, value: Any) -> NonFinite:
-        """(NaN elements, infinite elements); true where there are any."""
-        return NonFinite(self.nonfinite(value))
 
     # ---- memory and doctor
 
