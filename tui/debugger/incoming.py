@@ -150,7 +150,10 @@ class Incoming:
                 return
             process.configured = True
         try:
-            process.client.request(protocol.ConfigurationDone(self._settings.stop_at_entry and process.main))
+            # Whichever is the first to call backward: where ranks train, or workers, the main process may never do.
+            first = self._model.run.entered
+            entry = self._settings.stop_at_entry and (first is None or first.stop is not None)
+            process.client.request(protocol.ConfigurationDone(entry))
         except DebuggeeGone:
             pass  # the reader reports its end
         except AdbgError as error:

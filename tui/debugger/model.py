@@ -53,6 +53,7 @@ class Run:
     exit: ExitStatus | None = None  # None while it runs
     ended_by: str = ""  # the command that ended the program: "kill" or "restart"
     ever_stopped: bool = False
+    entered: Process | None = None  # the first that stopped where its first backward begins
     quiet: bool = False  # a stop was asked for, none came, and that was told
     backwards_seen: int = 0
     iterations: int | None = None  # outermost backward calls of the processes that ended by themselves, once one did

@@ -112,6 +112,22 @@ def test_ranks_that_are_forked_are_debugged_and_what_trains_nothing_is_not(frame
     assert ran.status == 0, str(ran)
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@on_frameworks()
+def test_without_a_breakpoint_the_first_process_that_calls_backward_stops_there(
+    framework: str, method: str, tmp_path: Path
+) -> None:
+    """The main process never does, and the second child is not stopped again."""
+    script = written(
+        tmp_path, framework, RANKS.replace('get_context("fork").Process', f'get_context("{method}").Process')
+    )
+    ran = run_batch(script, "step", "info processes", "c")
+    (stop,) = ran.of("stopped")
+    assert (stop["reason"], stop["backward"]) == ("entry", 1), str(ran)
+    assert stop["process"] == 2, str(ran)
+    assert len(re.findall(r"^rank \d", ran.program_output, re.M)) == 2 and ran.status == 0, str(ran)
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 @on_frameworks()
 def test_an_exception_that_ends_a_child_is_shown_at_its_line(framework: str, method: str, tmp_path: Path) -> None:

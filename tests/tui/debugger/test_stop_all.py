@@ -70,6 +70,28 @@ def test_a_breakpoint_on_the_way_is_shown_before_anybody_moves(watched: Make) ->
     one.settle(State.EXITED)
 
 
+def test_of_the_first_backwards_one_is_shown_and_the_others_are_held(watched: Make) -> None:
+    one = watched(ranks=3)
+    one.start()
+    one.debugger.begin(True)
+    one.settle(State.STOPPED)
+    wait_until(lambda: all_stand(one), "the others stop too", 10)
+    assert len(one.of(events.Stopped)) == 1 and not one.of(events.StopQueued) and not one.debugger.model.waiting
+    one.debugger.resume(protocol.Continue())
+    one.settle(State.EXITED)
+    assert all(len(asked(agent, protocol.Continue)) == 1 for agent in one.program.agents)
+
+
+def test_with_set_stop_one_the_others_go_on_from_their_first_backward(watched: Make) -> None:
+    one = watched(ranks=2)
+    one.start()
+    execute(one.debugger, "set stop one")
+    one.debugger.begin(True)
+    one.settle(State.STOPPED)
+    wait_until(lambda: any(agent.over for agent in one.program.agents), "the other one runs to its end", 10)
+    assert len(one.of(events.Stopped)) == 1 and not one.of(events.StopQueued)
+
+
 def test_set_stop_one_leaves_the_others_alone(watched: Make) -> None:
     one = watched(ranks=2, prepare=only_rank_0_works)
     one.start()

@@ -62,12 +62,25 @@ class StopAll:
             self._go(process, protocol.Continue())  # it was let go while this stop was on its way
             return True
         process.let_go = False
+        if stop.reason is StopReason.ENTRY and not self._enters(process):
+            return True
         if stop.reason not in _BY_HAND or not self.holds(process):
             return False
         leader = self.leader
         led = leader is not None and leader is not process and leader.alive and leader.stop is None
         stands = model.state is State.STOPPED and model.run.current is not process
         return stands or (model.state is State.RUNNING and led)
+
+    def _enters(self, process: Process) -> bool:
+        """``process`` stopped where its first backward begins. That is shown of the first one alone; ranks are held
+        where that one still stands, whatever else trains goes on."""
+        run = self._model.run
+        first = run.entered = run.entered or process
+        if first is process:
+            return True
+        if first.stop is None or not self.holds(process):
+            self._go(process, protocol.Continue())
+        return False
 
     def hold_others(self, process: Process, stop: NodeStop) -> None:
         """``process`` is shown at its stop."""
