@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from adbg.engine.protocol.messages import GraphBody, NodeBody
-from adbg.engine.types import NodeStop, Phase, SourceLine, StopReason
+from adbg.engine.types import NodeStop, Origin, Phase, Role, SourceLine, StopReason
 from adbg.tui.app.lookups import Lookups
 from adbg.tui.app.messages import Read
 from adbg.tui.app.panels.graph_model import PAGE, GraphModel
@@ -21,6 +21,13 @@ from adbg.tui.debugger.debugger import Debugger
 
 SETTLE_EVERY = 0.5  # seconds; further pages of a large graph are shown together
 DEBOUNCE = 0.08  # seconds the cursor must rest before the node under it is read
+
+
+def _bad_rows(stop: NodeStop) -> set[int]:
+    """Nodes whose gradients are not finite, by what the stop tells: its own, and what made that which it was given."""
+    made = {found.index for found in stop.evidence if found.origin is Origin.PASSED_ON and found.index}
+    own = any(found.role is Role.GRAD_INPUTS for found in stop.evidence)
+    return made | ({stop.index} if own or stop.reason in (StopReason.NAN, StopReason.INF) else set())
 
 
 class StopReader:
@@ -258,8 +265,9 @@ class StopReader:
         model.settle()
         under = self.main.graph.selected  # the cursor may be ahead of ``selected``: its message is on the way
         stop = self.debugger.stop
-        if stop is not None and stop.reason in (StopReason.NAN, StopReason.INF) and stop.backward == model.backward:
-            model.alarm(stop.index)
+        if stop is not None and stop.backward == model.backward:
+            for index in _bad_rows(stop):
+                model.alarm(index)
         status = self.main.bar.status
         status.here, status.total = model.here, model.total
         status.nonfinite = sum(row.nonfinite for row in model.rows.values())

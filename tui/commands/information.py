@@ -17,6 +17,7 @@ from adbg.tui.text.formatting import (
     stop_title,
 )
 from adbg.tui.text.quantities import duration
+from adbg.tui.text.starting_frames import fold_text, folded
 
 if TYPE_CHECKING:
     from adbg.engine.protocol.messages import NodeBody
@@ -135,8 +136,9 @@ def node_lines(body: NodeBody) -> list[str]:
     lines.append(f"  fed by {fed}; feeds {feeds}")
     if body.forward:
         lines.append("  made by:")
-        for number, line in enumerate(body.forward):
-            lines.append(f"    {place_text(line)}")
+        for number, count in folded([line.file for line in body.forward]):
+            line = body.forward[number]
+            lines.append(f"    {place_text(line) if count == 1 else f'… {fold_text(count)}'}")
             source = source_text(line.file, line.line, mark=False).strip() if number == 0 else ""
             lines += [f"        {source}"] if source else []
     elif body.forward_note:

@@ -15,6 +15,7 @@ from adbg.engine.protocol.messages import StackFrame
 from adbg.engine.types import SourceLine
 from adbg.tui.commands.table import CommandResult, choice_of, command, count_of, no_argument
 from adbg.tui.text.formatting import file_text, source_text
+from adbg.tui.text.starting_frames import fold_text, folded
 
 if TYPE_CHECKING:
     from adbg.tui.debugger.debugger import Debugger
@@ -32,6 +33,10 @@ def frame_text(frame: StackFrame) -> str:
     if frame.source is None or not frame.line:
         return frame.name
     return f"{frame.name}  {file_text(frame.source.path or frame.source.name)}:{frame.line}"
+
+
+def _file_of(frame: StackFrame) -> str:
+    return frame.source.path if frame.source is not None else ""
 
 
 @command("where", "bt", "w", group="stack", args="[all [-v] [native|python]]", completes="")
@@ -55,17 +60,17 @@ def where(debugger: Debugger, argument: str) -> CommandResult:
     lines, kind = [], ""
     if view.chosen is not None:
         lines.append(f"thread {view.chosen.number}  {view.chosen.name}")
-    for number, frame in enumerate(frames):
+    for number, count in folded([_file_of(frame) for frame in frames], selected):
+        frame = frames[number]
         if frame.kind != kind:
             kind = frame.kind
             if kind in HEADS:
                 lines.append(f"  {HEADS[kind]}:")
-        lines.append(f"{'▸' if number == selected else ' '} {number:>2}  {frame_text(frame)}")
+        text = frame_text(frame) if count == 1 else f"… {fold_text(count)}"
+        lines.append(f"{'▸' if number == selected else ' '} {number:>2}  {text}")
     if process is not None and process.view.frames_note:
         lines.append(f"  {'no forward stack: ' if frames else ''}{process.view.frames_note}")
-    rows = tuple(
-        (number, f.kind, f.name, f.source.path if f.source else "", f.line, f.locals) for number, f in enumerate(frames)
-    )
+    rows = tuple((number, f.kind, f.name, _file_of(f), f.line, f.locals) for number, f in enumerate(frames))
     value = [dict(zip(("frame", "kind", "name", "file", "line", "locals"), row)) for row in rows]
     return CommandResult("\n".join(lines) or "no stack", value)
 

@@ -133,6 +133,20 @@ def command(
     return register
 
 
+# Commands of gdb, pdb and lldb that are called otherwise here.
+_ELSEWHERE = {
+    "clear": "`delete N` removes breakpoint N, `info breakpoints` lists them",
+    "cl": "`delete N` removes breakpoint N, `info breakpoints` lists them",
+    "return": "`out` runs to the end of this backward, `after` to the end of this node",
+    "args": "`info locals` shows the variables of the selected frame",
+    "pp": "`print EXPR` shows a value",
+    "ptype": "`print type(EXPR)` shows a type",
+    "whatis": "`print type(EXPR)` shows a type",
+    "backtrace": "`where` shows the stack",
+    "interact": "`! STATEMENT` runs Python where the program stands",
+}
+
+
 def resolve(word: str) -> Command:
     """The command called ``word``, by name, alias or unique prefix.
 
@@ -152,6 +166,8 @@ def resolve(word: str) -> Command:
     if found:
         raise CommandError(f"ambiguous command {word!r}: {', '.join(found)}", "add a letter")
     close = difflib.get_close_matches(word, TABLE.aliases, 3, 0.5)
+    if word in _ELSEWHERE:
+        raise CommandError(f"unknown command {word!r}", _ELSEWHERE[word])
     hint = (
         f"closest: {', '.join(close)}; `help` lists all"
         if close

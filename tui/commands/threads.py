@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,6 +15,7 @@ from adbg.engine.errors import AdbgError, CommandError
 from adbg.engine.protocol import messages as protocol
 from adbg.engine.protocol.codec import to_json
 from adbg.engine.protocol.messages import AllThreadsBody
+from adbg.tui.commands.stack import frame_text
 from adbg.tui.commands.table import CommandResult, command, table_result, words_of
 from adbg.tui.debugger.job.one_rank import OneRank
 from adbg.tui.text.threads import call_text, doing, lines, text_of
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from adbg.tui.debugger.process import Process
 
 AT_ONCE = 2  # processes: py-spy takes a CPU for each
+# What Python puts into every module; scripts are given them all the same.
+_OF_A_MODULE = re.compile(r"__(name|doc|package|loader|spec|annotations|builtins|file|cached|warningregistry)__")
 _USAGE = "where all [-v] [native | python]"
 
 
@@ -110,11 +114,16 @@ def threads(debugger: Debugger, argument: str) -> CommandResult:
 
 def locals_result(debugger: Debugger) -> CommandResult:
     """``info locals``: of the selected frame; of a thread that runs, as they are at this moment."""
-    view = debugger.view
-    variables = view.thread_names() if view.chosen is not None else view.local_variables()
-    rows = [(each.name, each.type, each.value) for each in variables]
-    value = [{"name": name, "type": kind, "value": text} for name, kind, text in rows]
-    return table_result(("name", "type", "value"), rows, "" if rows else "this frame has no locals", value)
+    view, head = debugger.view, ""
+    if view.chosen is not None:
+        variables = view.thread_names()
+    else:
+        number, variables = view.local_variables()
+        if number != view.frame:  # a node has none, nor has a forward call, which has returned
+            head = f"of frame {number}, {frame_text(view.frames()[number])}"
+    value = [{"name": each.name, "type": each.type, "value": each.value} for each in variables]
+    rows = [tuple(each.values()) for each in value if not _OF_A_MODULE.fullmatch(each["name"])]
+    return table_result(("name", "type", "value"), rows, head if rows else "this frame has no locals", value)
 
 
 def value_of(view: ProcessThreads) -> dict[str, Any]:

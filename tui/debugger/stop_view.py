@@ -151,19 +151,21 @@ class StopView:
         body: protocol.ThreadNamesBody = self.request(arguments)
         return body.variables
 
-    def local_variables(self) -> list[protocol.Variable]:
-        """Locals of the selected frame of the stop; of a node, those of the innermost live frame."""
+    def local_variables(self) -> tuple[int, list[protocol.Variable]]:
+        """(number of the frame, its locals): the selected frame of the stop; of a node, and of a forward call, which
+        have none, the innermost live frame."""
         self.need_stop()
         frames = self.frames()
-        live = [frame for frame in frames[self.stack.selected :] if frame.locals]
-        if not live:
+        first = self.stack.selected
+        number = next((place for place, frame in enumerate(frames) if place >= first and frame.locals), None)
+        if number is None:
             raise CommandError("no frame here has locals", "`where` shows the stack")
-        scopes: protocol.ScopesBody = self.request(protocol.Scopes(live[0].id))
+        scopes: protocol.ScopesBody = self.request(protocol.Scopes(frames[number].id))
         found = next((scope for scope in scopes.scopes if scope.name == "Locals"), None)
         if found is None:
-            return []
+            return number, []
         body: protocol.VariablesBody = self.request(protocol.Variables(found.variablesReference))
-        return body.variables
+        return number, body.variables
 
     def _refuse_for_thread(self, what: str) -> None:
         if self.chosen is not None:

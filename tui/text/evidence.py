@@ -45,7 +45,9 @@ def verdict_text(stop: NodeStop) -> str:
         if left is not None:
             return _forward_verdict(left, kind, stop)
         if leaving[0].origin is Origin.MADE_HERE and arriving:
-            return f"{here} made {kind} from Inf{_inf_of(arriving)}"
+            begins = " (`break nonfinite` stops there)" if stop.reason is StopReason.NAN else ""
+            maker = _inf_of(arriving)
+            return f"{here} made {kind} from Inf{maker}{begins if maker else ''}"
         if leaving[0].origin is Origin.MADE_HERE:
             return f"{here} made {kind} from finite gradients"
         return f"{kind} came out of {here}; what flowed into it is not known: it wrote over that"

@@ -90,7 +90,7 @@ def counts(row: RankRow) -> tuple[int | None, int | None]:
 def gives_up_text(row: RankRow) -> str:
     if row.gives_up is None:
         return ""
-    return ("from " if row.at_the_earliest else "") + seconds_text(row.gives_up)
+    return ("at least " if row.at_the_earliest else "") + seconds_text(row.gives_up)
 
 
 def cells(row: RankRow) -> tuple[object, ...]:

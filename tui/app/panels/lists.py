@@ -13,6 +13,7 @@ from adbg.tui.debugger.breakpoint_list import Breakpoint
 from adbg.tui.debugger.stop_view import Shown
 from adbg.tui.text import cells as figures
 from adbg.tui.text.cells import Spans, beside, elide, fit, width_of
+from adbg.tui.text.starting_frames import starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ class ListsPanel(LinePanel):
         place = figures.place_in(frame.place.file, frame.place.line, width // 2) if frame.place else ""
         left: Spans = [
             ("▸" if row == self.frame else " ", "here"), (f"{row:>{digits}} ", "dim"), (f"{kind:<4} ", style),
-            (frame.name, "bold" if row == self.frame else "op"),
+            (frame.name, "bold" if row == self.frame else "dim" if frame.place and starts(frame.place.file) else "op"),
         ]  # fmt: skip
         return beside(left, [(place + " ", "dim")], width) if place else fit(left, width)
 
