@@ -10,7 +10,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+from adbg.engine.backends.base import FunctionCall
 from adbg.engine.diagnosis.detector import Detector, ModuleCall, Need, OperatorCall, detector
+from adbg.engine.diagnosis.detectors.functions.derivatives import argument_name, result_line
 from adbg.engine.diagnosis.detectors.graphs.calls import place, plain, shape, writes
 from adbg.engine.diagnosis.detectors.graphs.silent import Silent, idle_operands, span_of
 from adbg.engine.diagnosis.detectors.graphs.untracked import Untracked
@@ -75,7 +77,7 @@ class InPlace(Detector):
     first time that has parameters (a critic after a warm-up), up to 8 times; else nothing until backward raises.
     """
 
-    needs = Need.MODULES
+    needs = Need.MODULES | Need.FUNCTIONS
     sampled = Need.OPERATORS
 
     def __init__(self, facts: Facts) -> None:
@@ -139,6 +141,27 @@ class InPlace(Detector):
         shared = self._silent.shares(call)
         if shared is not None:
             self._silent.note(call, self._where(shared), shared, weakref.ref(shared))
+
+    def function(self, call: FunctionCall) -> None:
+        """Paddle counts it as a write where forward gives back what it was given; no operator tells of that."""
+        if call.phase != "forward" or call.error is not None:
+            return
+        results = call.results if isinstance(call.results, (tuple, list)) else (call.results,)
+        for at, (value, before) in enumerate(zip(call.arguments, call.versions, strict=False)):
+            returned = next((number for number, each in enumerate(results) if each is value), None)
+            after = self.facts.backend.version_of(value) if before is not None and returned is not None else None
+            if before is None or after is None or after <= before:
+                continue
+            where = self._where(value)
+            if any(write.where & where and (write.after or 0) >= after for write in self._writes):
+                continue  # an operator of its forward wrote there
+            self._clock += 1
+            name = f"{call.function.__name__} (its forward returns {argument_name(call.function, at)} itself)"
+            line = result_line(call.function, returned or 0, "forward") or call.line
+            self._writes.append(
+                Write(self._clock, name, line, where, before, after, shape(value), "", self.facts.iteration, False,
+                      self.facts.backend.made_so_far(), span_of(value))
+            )  # fmt: skip
 
     def _note_values(self, call: OperatorCall, line: SourceLine | None, results: tuple[Any, ...], use: Use) -> None:
         if call.in_backward:

@@ -253,6 +253,7 @@ class NoGradient(Detector):
             return
         groups: dict[tuple[Any, ...], list[Held]] = defaultdict(list)
         kept: dict[tuple[Any, ...], Cut | None] = {}
+        trained = {held.born for held in self._held.values() if self._given >> held.place & 1} if early else set()
         for held in self._held.values():
             stepped = held.owned in self._moved
             asked = self._asked >> held.place & 1  # by autograd.grad: a step that uses what that gives changes weights
@@ -267,8 +268,8 @@ class NoGradient(Detector):
                 continue
             why = IDLE if idle and self._moved else BY_HAND if self._by_hand.changes(held.place) else ""
             cut = self._lost_at(held.place)
-            if cut is None and asked:  # a loss of slopes has none of the last bias
-                continue
+            if cut is None and (asked or held.born in trained - {None}):
+                continue  # a loss of slopes has none of the last bias; of parts made by one line each has its turn
             if cut is not None:
                 key: tuple[Any, ...] = (why, "cut", cut.name, cut.lines[:1])
             else:

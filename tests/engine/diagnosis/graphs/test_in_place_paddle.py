@@ -69,6 +69,27 @@ NO_GRAD = """
     Scaler()(weight * 2).backward()
 """
 
+RETURNED = """
+    import paddle
+    from paddle import nn
+    from paddle.autograd import PyLayer
+
+    class Halve(PyLayer):
+        @staticmethod
+        def forward(ctx, x):
+            return x  # CAUSE
+
+        @staticmethod
+        def backward(ctx, dy):
+            return dy * 0.5
+
+    body, head, other = nn.Sequential(nn.Linear(4, 4), nn.Tanh()), nn.Linear(4, 2), nn.Linear(4, 1)
+    for step in range(3):
+        h = body(paddle.ones([8, 4]))
+        loss = other(h).mean() + head(Halve.apply(h)).mean()  # SAVED
+        loss.backward()
+"""
+
 HEALTHY = """
     import paddle
     import paddle.nn as nn
@@ -115,7 +136,7 @@ HEALTHY = """
 """
 
 PROGRAMS = {
-    "activation": ACTIVATION, "view": VIEW, "no grad": NO_GRAD, "healthy": HEALTHY,
+    "activation": ACTIVATION, "view": VIEW, "no grad": NO_GRAD, "returned": RETURNED, "healthy": HEALTHY,
 }  # fmt: skip
 
 
@@ -132,6 +153,12 @@ def test_a_view_in_another_function(runs: dict[str, Run]) -> None:
 
 def test_where_nothing_is_recorded(runs: dict[str, Run]) -> None:
     runs["no grad"].check_first("in-place")
+
+
+def test_a_pylayer_that_returns_what_it_was_given_counts_as_a_write(runs: dict[str, Run]) -> None:
+    found = runs["returned"].check_first("in-place")
+    assert "Halve (its forward returns x itself)" in found["message"], found
+    assert found["forward"]["line"] == line_of(RETURNED, "# SAVED"), found
 
 
 def test_what_writes_in_place_as_it_may(runs: dict[str, Run]) -> None:
