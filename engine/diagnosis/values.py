@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import types
+from collections.abc import Iterator
 from typing import Any
 
 from adbg.engine.backends.base import Backend
@@ -161,3 +162,28 @@ def made_by_node(backend: Backend, tensor: Any) -> tuple[SourceLine | None, str]
         release = getattr(graph, "release", None)
         if release is not None:
             release()
+
+
+def method_code(owner: Any, name: str) -> types.CodeType | None:
+    """Of the program's own."""
+    for kind in type(owner).__mro__:
+        found = vars(kind).get(name)
+        if isinstance(found, types.FunctionType):
+            return found.__code__ if not is_library(found.__code__.co_filename) else None
+    return None
+
+
+def codes_of(value: Any, depth: int = 2) -> Iterator[tuple[Any, types.CodeType]]:
+    """Of a transformation, with its owner: a function, an object with ``__call__``, a module, or several of them in one
+    (``Compose``)."""
+    if isinstance(value, types.FunctionType):
+        if not is_library(value.__code__.co_filename):
+            yield None, value.__code__
+        return
+    method = method_code(value, "__call__") or method_code(value, "forward")
+    if method is not None:
+        yield value, method
+    parts = getattr(value, "__dict__", {}).get("transforms") if depth else None
+    for each in parts if isinstance(parts, (list, tuple)) else value if isinstance(value, (list, tuple)) else ():
+        if depth:
+            yield from codes_of(each, depth - 1)

@@ -141,13 +141,15 @@ def test_learning_rates_that_differ(framework: str, tmp_path: Path) -> None:
 
 @on_frameworks()
 def test_a_wrapper_that_is_passed_by(framework: str, tmp_path: Path) -> None:
-    """A note: a program may average by itself, in a group of its own."""
+    """A note, for a program may average by itself in another group, until weights are seen to drift."""
     inner = "module" if framework == "torch" else "_layers"
     text, _, outcome = diagnosed(tmp_path, framework, {**HEALTHY, "model(x, ": f"model.{inner}(x, "})
     found = [each for each in findings(outcome) if "averages nothing" in each["message"]]
     assert [each["kind"] for each in found] == ["drifted-parameters"], str(outcome)
     one = found[0]
     assert one["cause"]["line"] == next(n for n, each in enumerate(text.splitlines(), 1) if f"model.{inner}(" in each)
+    sums = {line.split()[2] for line in outcome.program_output.splitlines() if line.startswith("RANK")}
+    assert (one["severity"] == "error") == (len(sums) == 2), str(outcome)
 
 
 FROZEN = """

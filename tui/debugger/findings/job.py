@@ -23,6 +23,7 @@ NEVER = (
     "(local SGD) or ranks hold parts of a model, else the gradients have to be averaged (DistributedDataParallel)"
 )
 _AVERAGED = "has averaged it between ranks"
+_PASSED_BY = "averages nothing"  # a rank's words for a wrapper that nobody calls
 _RAISED = ("backward-error", "operator-error")
 
 
@@ -34,6 +35,16 @@ def is_lost(finding: Finding) -> bool:
 def is_averaged(finding: Finding) -> bool:
     """NaN in a gradient of a rank that came from another one."""
     return finding.kind == "nonfinite" and _AVERAGED in finding.message
+
+
+def is_apart(finding: Finding) -> bool:
+    """Parameters that drift, of which no rank can say why."""
+    return finding.kind == "drifted-parameters" and NEVER in finding.message
+
+
+def is_passed_by(finding: Finding) -> bool:
+    """Why they do."""
+    return finding.kind == "drifted-parameters" and _PASSED_BY in finding.message
 
 
 class Job:
@@ -61,6 +72,21 @@ class Job:
         if len(known) < facts.world:
             return []
         return self._news(self._compared(facts.iteration, dict(sorted(known.items()))))
+
+    def confirmed(self, finding: Finding) -> Finding:
+        """Of one rank, which alone cannot tell whether the program averages by itself: parameters that drift prove that
+        it does not."""
+        drift = self._found.get("drifted-parameters")
+        if not is_passed_by(finding) or drift is None or drift.confidence <= 0 or not is_apart(drift):
+            return finding
+        evidence = [each for each in finding.evidence if not each.endswith("decides it")]
+        return replace(finding, severity="error", confidence=0.93, evidence=[*evidence, *drift.evidence[:2]])
+
+    @staticmethod
+    def doubted(finding: Finding) -> Finding:
+        """What was ``confirmed``, once they are the same again."""
+        evidence = [*finding.evidence, "they were the same on all ranks again later: the program averages by itself"]
+        return replace(finding, severity="note", confidence=0.3, evidence=evidence)
 
     def _news(self, found: Iterable[Finding]) -> list[Finding]:
         news = [each for each in found if self._found.get(each.kind) != each]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from adbg.engine.protocol.messages import Examined, Finding
-from adbg.tui.debugger.findings.job import is_averaged, is_lost
+from adbg.tui.debugger.findings.job import is_apart, is_averaged, is_lost, is_passed_by
 from adbg.tui.text.findings import Ranked
 
 _SEVERITIES = ("error", "warning", "note")
@@ -51,7 +51,8 @@ def ranked(told: Iterable[Told]) -> list[Ranked]:
             if line is not None:
                 of_line[line] = key
             tops[key] = Ranked(0, first.finding, first.process, _ranks(group))
-    for follows, causes in ((is_lost, _ends_others), (is_averaged, _spread)):  # of one rank, from another one
+    # Of one rank, from another one; of all ranks, from one.
+    for follows, causes in ((is_lost, _ends_others), (is_averaged, _spread), (is_apart, lambda one, _: _explains(one))):
         for key in [key for key in tops if follows(groups[key][0].finding)]:
             others = [each for each in tops if each != key and causes(groups[each][0], groups[key])]
             if others:
@@ -106,6 +107,11 @@ def _spread(told: Told, averaged: list[Told]) -> bool:
     elsewhere = told.rank is None or told.rank not in {each.rank for each in averaged}
     early = one.iteration is None or since is None or one.iteration <= since
     return one.kind == "nonfinite" and one.severity == "error" and elsewhere and early and not is_averaged(one)
+
+
+def _explains(told: Told) -> bool:
+    """Whether it says why parameters drift."""
+    return is_passed_by(told.finding)
 
 
 def _ranks(group: list[Told]) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from adbg.engine.protocol.messages import DiagnosisBody, DiagnosisEnds, Examined, Finding, RankFacts
-from adbg.tui.debugger.findings.job import Job
+from adbg.tui.debugger.findings.job import Job, is_apart, is_passed_by
 from adbg.tui.debugger.findings.own_words import in_own_words, words_of
 from adbg.tui.debugger.findings.ranking import Told, merged, ranked
 from adbg.tui.debugger.process import Process
@@ -60,6 +60,12 @@ class Findings:
                 return []
             found = self._job.add(process.info.rank or 0, facts)
             told = [(each, self._note((0, each.id), Told(process.number, None, each))) for each in found]
+            if any(is_apart(each) and each.confidence <= 0 for each in found):  # averaged from time to time
+                sure = [(key, each) for key, each in self._told.items() if each.finding.severity == "error"]
+                for key, each in sure:
+                    if is_passed_by(each.finding):
+                        less = self._job.doubted(each.finding)
+                        told.append((less, self._note(key, replace(each, finding=less))))
         return [(finding, what) for finding, what in told if what]
 
     def add_of_job(self, process: Process, finding: Finding) -> str:
@@ -73,7 +79,8 @@ class Findings:
         return words_of(self._command)
 
     def worded(self, process: Process, finding: Finding) -> Finding:
-        """As it is shown: its commands name the program."""
+        """As it is shown: its commands name the program, and what all ranks show proves it."""
+        finding = self._job.confirmed(finding)
         if self._command:
             return in_own_words(finding, self.words)
         return in_own_words(finding, words_of(process.info.argv, process.info.cwd))

@@ -18,9 +18,10 @@ from adbg.engine.diagnosis.source import (
     inside,
     nodes_of,
     parameters_of,
+    returns_of,
     tree_of,
 )
-from adbg.engine.diagnosis.values import attribute
+from adbg.engine.diagnosis.values import attribute, codes_of, method_code
 from adbg.engine.own_files import is_library
 from adbg.engine.types import SourceLine
 
@@ -224,7 +225,19 @@ class _Body:
             if value.id in self._views:
                 return self._views[value.id][0]
             return value.id if part and value.id in self._roots else ""
+        if isinstance(value, ast.Call):
+            return self._cut_by(value)
         return value.attr if part and isinstance(value, ast.Attribute) else ""
+
+    def _cut_by(self, call: ast.Call) -> str:
+        """The attribute of which a method of the object's own returns a part: ``self.crop(row, column)``."""
+        for owner, file, function in self._functions(call) if self._owner is not None and self._depth < _DEPTH else ():
+            inner = _Body(owner, file, function, (), self._objects, self._depth + 1)
+            list(inner._found(inner._nodes()))
+            kept = {inner._kept(each.value) for each in returns_of(function) if each.value is not None}
+            if owner is self._owner and len(kept) == 1:
+                return kept.pop()
+        return ""
 
     def _by(self, node: ast.AST) -> Iterator[Write]:
         """What a statement, or what it calls, writes into."""
@@ -343,8 +356,8 @@ class _Body:
         """(whose method it is, the file, the function) of what a call runs."""
         called = call.func
         held = self._object(called.value) if isinstance(called, ast.Attribute) else None
-        method = _method(held, called_name(call)) if held is not None else None
-        codes = [(held, method)] if method is not None else list(_codes(self._object(called)))
+        method = method_code(held, called_name(call)) if held is not None else None
+        codes = [(held, method)] if method is not None else list(codes_of(self._object(called)))
         for owner, code in codes:
             file = os.path.abspath(code.co_filename)
             function = function_named(file, code.co_firstlineno)
@@ -392,31 +405,6 @@ def _stores(node: ast.AST, name: str) -> bool:
 
 def _is_number(value: ast.expr) -> bool:
     return isinstance(value.operand if isinstance(value, ast.UnaryOp) else value, ast.Constant)
-
-
-def _method(owner: Any, name: str) -> types.CodeType | None:
-    """Of the program's own."""
-    for kind in type(owner).__mro__:
-        found = vars(kind).get(name)
-        if isinstance(found, types.FunctionType):
-            return found.__code__ if not is_library(found.__code__.co_filename) else None
-    return None
-
-
-def _codes(value: Any, depth: int = 2) -> Iterator[tuple[Any, types.CodeType]]:
-    """Of a transformation, with its owner: a function, an object with ``__call__``, a module, or several of them in one
-    (``Compose``)."""
-    if isinstance(value, types.FunctionType):
-        if not is_library(value.__code__.co_filename):
-            yield None, value.__code__
-        return
-    method = _method(value, "__call__") or _method(value, "forward")
-    if method is not None:
-        yield value, method
-    parts = getattr(value, "__dict__", {}).get("transforms") if depth else None
-    for each in parts if isinstance(parts, (list, tuple)) else value if isinstance(value, (list, tuple)) else ():
-        if depth:
-            yield from _codes(each, depth - 1)
 
 
 def _named(value: ast.AST) -> list[str]:

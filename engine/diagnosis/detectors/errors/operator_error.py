@@ -36,6 +36,7 @@ from adbg.engine.types import SourceLine
 
 _TURNS = re.compile(r"\.(permute|transpose|t|swapaxes|moveaxis|T|mT|movedim)\b|\b(transpose|permute)\(")
 _FOLDS = re.compile(r"\.(?:view|reshape)\(\s*\[?-1\s*,|reshape\(\s*\w+\s*,\s*\[?-1\s*,")
+_DROPS = re.compile(r"\.squeeze\(\s*\)|\bsqueeze\(\s*[\w.]+\s*\)(?!\s*\.)")
 _RESHAPES = re.compile(r"\b(?:view|reshape|flatten|unflatten|rearrange|expand|resize)\w*\(")
 _MOST = 200  # nodes that are looked at
 _LEAF = re.compile(
@@ -249,9 +250,12 @@ class OperatorError(Detector):
         shapes = [self.facts.backend.meta(value).shape or () for _, value in seen]
         if len(shapes) > 1 and shapes[0][:1] != shapes[1][:1]:
             for name, value in inputs:
-                folded = self._folded(value)
+                folded = self._in_history(value, _FOLDS)
                 if folded is not None:
                     return folded, f"{name} becomes {self._meta(value)} by line {folded.line}"
+        dropped = self._dropped(text, inputs)
+        if dropped is not None:
+            return dropped
         batched = self._batch_changed(
             steps, place, error, inputs or [each for each in operands if not facts.name_of(each[1])]
         )
@@ -281,8 +285,21 @@ class OperatorError(Detector):
         why = f"{name} was made under inference_mode, and autograd takes no such tensor (a clone() of it, or no_grad)"
         return (line, why) if line is not None else None
 
-    def _folded(self, value: Any) -> SourceLine | None:
-        """The line in the history of a tensor that folds its batch into another dimension: ``view(-1, 72)``."""
+    def _dropped(self, text: str, operands: list[tuple[str, Any]]) -> tuple[SourceLine, str] | None:
+        """The line that dropped an axis too many of an operand: ``squeeze()`` at a batch of one."""
+        ranks = {len(self._shape(value)) for _, value in operands}
+        if len(ranks) < 2 and not re.search(r"dimension|rank", text, re.I):
+            return None
+        for name, value in sorted(operands, key=lambda each: len(self._shape(each[1]))):
+            line = self._in_history(value, _DROPS)
+            if line is not None:
+                why = "squeeze() drops every axis of size 1, that of the batch too where it is of one sample"
+                return line, f"{name} is {self._meta(value)} by line {line.line}: {why}"
+        return None
+
+    def _in_history(self, value: Any, what: re.Pattern[str]) -> SourceLine | None:
+        """The line nearest to a tensor in its history that says ``what``: one that folds its batch into another
+        dimension (``view(-1, 72)``)."""
         backend = self.facts.backend
         graph = backend.graph_of([value]) if backend.has_graph(value) else None
         if graph is None:
@@ -290,7 +307,7 @@ class OperatorError(Detector):
         try:
             for key in list(graph.order())[:_MOST]:
                 line = graph.describe(key).forward
-                if line is not None and _FOLDS.search(self.facts.text_of(line)):
+                if line is not None and what.search(self.facts.text_of(line)):
                     return line
         finally:
             release = getattr(graph, "release", None)

@@ -226,6 +226,25 @@ trainer = Trainer(np.linspace(0, 1, 32).reshape(8, 4))
 for _ in range(2):
     trainer.step().backward()
 """
+# A batch of one: its axis goes, too. The last one is so only in training, where the operand has a graph.
+DROPPED = """
+class Encoder(Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.pool = nn.Conv1D(2, 4, 3), nn.AdaptiveAvgPool1D(1)
+    def forward(self, x):
+        return self.pool(self.body(x)).squeeze()  # CAUSE
+class Net(Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.head = Encoder(), nn.Linear(7, 1)
+    def forward(self, x, more):
+        z = self.encoder(x)
+        return self.head(framework.concat([z, more], 1))
+net = Net()
+for rows in (6, 6, 1):
+    net(noise(rows, 2, 9), noise(rows, 3)).square().mean().backward()
+"""
 TABLES = {"table": TABLE, "tensors": TENSORS, "held": HELD}
 
 BOTH = {
@@ -236,6 +255,7 @@ BOTH = {
     "later": LATER,
     "counted": COUNTED,
     "fixed": FIXED,
+    "dropped": DROPPED,
     "double": DOUBLE,
     "given": GIVEN,
     **TABLES,
@@ -252,6 +272,8 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
             ("astype('float64')", "double()"),
             ("TensorDataset([rows, goals])", "TensorDataset(rows, goals)"),
             ("framework.io.", "framework.utils.data."),
+            ("Conv1D", "Conv1d"),
+            ("Pool1D", "Pool1d"),
         )
         for word, theirs in words:
             programs = {name: text.replace(word, theirs) for name, text in programs.items()}
