@@ -64,10 +64,10 @@ print("same", bool((before == rows.rows).all()))
 """
 )
 # A method of the data set's own cuts the part out.
-CUT = ARRAY.replace("row = self.rows[at]", "row = self.cut(at)").replace(
+PARTED = ARRAY.replace("row = self.rows[at]", "row = self.cut(at)").replace(
     "    def __len__(self):", "    def cut(self, at):\n        return self.rows[at]\n    def __len__(self):"
 )
-CUT_COPY = CUT.replace("return self.rows[at]", "return self.rows[at].copy()").replace("  # CAUSE", "")
+PARTED_COPY = PARTED.replace("return self.rows[at]", "return self.rows[at].copy()").replace("  # CAUSE", "")
 # Normalised in place at each visit, by an object that several data sets share; what is stored is a list.
 TRANSFORM = (
     FIT
@@ -239,7 +239,7 @@ main()
 """
 )
 BUGS = {
-    "cut out": CUT,
+    "cut out": PARTED,
     "undone": UNDONE,
     "masks": MASKS, "shaped": SHAPED, "cut": CUT,
     "array": ARRAY, "transform": TRANSFORM, "batches": BATCHES, "module": MODULE, "object": OBJECT, "step": STEP,
@@ -355,7 +355,7 @@ BACK = (
     .replace("  # CAUSE", "")
 )
 HEALTHY = {
-    "cut": CUT_COPY, "back": BACK, "fresh": FRESH, "kept": KEPT, "cloned": CLONED,
+    "cut out, a copy": PARTED_COPY, "back": BACK, "fresh": FRESH, "kept": KEPT, "cloned": CLONED,
     "scratch": SCRATCH, "always the same part": ALWAYS,
     "copy": COPY, "copied": COPIED, "once": ONCE, "ring": RING, "clones": CLONES, "picked": PICKED, "centred": CENTRED,
     "rectified": RECTIFIED, "moved": MOVED,
