@@ -316,9 +316,11 @@ class NotOptimized(LoopDetector):
         ]  # fmt: skip
         self._old = frozenset(id(held.ref()) for held in stale)
         line, when, advice = optimizer.made, "was made", ""
+        paths = [leaf.path for leaf in leaves]
+        replaced = replacing(self._files(optimizer, leaves), paths, optimizer.variable.short)
+        if replaced is not None and line is not None and replaced.function != line.function:
+            line, advice = replaced, f"; make it after {place(replaced)}, which replaced them"
         if all(held.total for held in stale):  # no other order helps: the optimizer was right until then
-            paths = [leaf.path for leaf in leaves]
-            replaced = replacing(self._files(optimizer, leaves), paths, optimizer.variable.short)
             when = "had trained the ones before"
             if replaced is not None:
                 line, advice = replaced, f"; give it the new ones, or make it anew, after {place(replaced)}"
