@@ -148,6 +148,11 @@ class Probe(abc.ABC):
     def check(self, function: type, sample: Any) -> Sequence[SlotCheck]:
         """Raises whatever the function raises."""
 
+    @abc.abstractmethod
+    def check_again(self, function: type, sample: Any) -> Sequence[tuple[float, float]]:
+        """(numeric, by the graph of its backward) second derivatives along random directions where both of two step
+        sizes agree; empty where it cannot be told. Raises whatever the function raises."""
+
 
 @dataclass(slots=True)
 class HookCall:

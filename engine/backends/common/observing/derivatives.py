@@ -113,6 +113,14 @@ class DerivativeProbe(Probe):
     ) -> tuple[list[Any], list[Any]]:  # fmt: skip
         """(outputs, gradient of the weighted outputs by each needed value or None); ``factor`` times the weights."""
 
+    @abc.abstractmethod
+    def again(
+        self, run: Callable[[list[Any]], list[Any]], values: list[Any], needed: list[int], seed: int,
+        directions: Sequence[Any],
+    ) -> list[Any]:  # fmt: skip
+        """The gradient, by each needed value or None, of the sum of what ``gradients`` gives along ``directions``: what
+        the graph of the function's backward says."""
+
     # ---- a sample
 
     def sample(self, call: FunctionCall) -> Any:
@@ -170,6 +178,47 @@ class DerivativeProbe(Probe):
             ]
             found += self._unasked(run, values, sample, _DOUBLE if double else _SINGLE)
         return found
+
+    def check_again(self, function: type, sample: Any) -> Sequence[tuple[float, float]]:
+        if sample.large:
+            return []
+        with self.quiet():
+            try:
+                return self._check_again(function, sample, True)
+            except own(Exception):
+                return self._check_again(function, sample, False)
+
+    def _check_again(self, function: type, sample: Sample, double: bool) -> list[tuple[float, float]]:
+        """Of all needed arguments together: along one direction the change of the gradient along another one."""
+
+        def ready(value: Any) -> Any:
+            return self.widened(value) if double and self.is_tensor(value) and self.is_float(value) else value
+
+        values, needed = [ready(each) for each in sample.arguments], sample.needed
+        run = self._runner(function, sample)
+        if double and not all(self.is_double(each) for each in run(values)):
+            raise TypeError("its forward does not stay in double")
+        steps, _, steady, least = _DOUBLE if double else _SINGLE
+
+        def slope(by: float, along: Sequence[Any], directions: Sequence[Any]) -> float:
+            given = list(values)
+            for place, direction in zip(needed, along):
+                given[place] = self.moved(values[place], direction, by)
+            found = self.gradients(run, given, needed, 7)[1]
+            return math.fsum(self.dot(one, other) for one, other in zip(found, directions) if one is not None)
+
+        pairs = []
+        for seed in range(_DIRECTIONS):
+            along, directions = (
+                [self.random_like(values[place], first + seed + 10 * place) for place in needed] for first in (200, 500)
+            )
+            first, second = [
+                (slope(step, along, directions) - slope(-step, along, directions)) / (2 * step) for step in steps
+            ]
+            if abs(first - second) <= steady * max(abs(first), abs(second)) + least:
+                found = self.again(run, values, needed, 7, directions)
+                pairs.append((second, math.fsum(self.dot(g, v) for g, v in zip(found, along) if g is not None)))
+        return pairs
 
     def _unasked(
         self, run: Callable[[list[Any]], list[Any]], values: list[Any], sample: Sample,

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -232,3 +232,21 @@ class PaddleProbe(DerivativeProbe):
             return outputs, [None] * len(needed)
         paddle.autograd.backward([each for each, _ in roots], [weight for _, weight in roots])
         return outputs, [leaves[n].grad for n in needed]
+
+    def again(
+        self, run: Callable[[list[Any]], list[Any]], values: list[Any], needed: list[int], seed: int,
+        directions: Sequence[Any],
+    ) -> list[Any]:  # fmt: skip
+        leaves = [each.detach().clone() if self.is_tensor(each) and self.is_float(each) else each for each in values]
+        wanted = [leaves[n] for n in needed]
+        for each in wanted:
+            each.stop_gradient = False
+        outputs = run(leaves)
+        roots = [(each, self.random_like(each, seed + n).astype(each.dtype)) for n, each in enumerate(outputs)]
+        roots = [each for each in roots if not each[0].stop_gradient]
+        first = paddle.grad(
+            [each for each, _ in roots], wanted, [weight for _, weight in roots], create_graph=True, allow_unused=True
+        )
+        sums = [(one * way.astype(one.dtype)).sum() for one, way in zip(first, directions) if one is not None]
+        sums = [each for each in sums if not each.stop_gradient]
+        return list(paddle.grad(sums, wanted, allow_unused=True)) if sums else [None] * len(needed)

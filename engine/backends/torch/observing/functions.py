@@ -6,7 +6,7 @@ import contextlib
 import math
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -192,6 +192,23 @@ class TorchProbe(DerivativeProbe):
         ]
         found = torch.autograd.grad(roots, [leaves[n] for n in needed], weights, allow_unused=True)
         return outputs, list(found)
+
+    def again(
+        self, run: Callable[[list[Any]], list[Any]], values: list[Any], needed: list[int], seed: int,
+        directions: Sequence[Any],
+    ) -> list[Any]:  # fmt: skip
+        leaves = [each.detach().clone().requires_grad_(n in needed) if self.is_tensor(each) and self.is_float(each)
+                  else each for n, each in enumerate(values)]  # fmt: skip
+        outputs = run([each.clone() if n in needed else each for n, each in enumerate(leaves)])
+        roots = [(each, self.random_like(each, seed + n).to(each.dtype)) for n, each in enumerate(outputs)]
+        roots = [each for each in roots if each[0].requires_grad]
+        wanted = [leaves[n] for n in needed]
+        first = torch.autograd.grad(
+            [each for each, _ in roots], wanted, [weight for _, weight in roots], allow_unused=True, create_graph=True
+        )
+        sums = [(one * way.to(one.dtype)).sum() for one, way in zip(first, directions) if one is not None]
+        sums = [each for each in sums if each.requires_grad]
+        return list(torch.autograd.grad(sums, wanted, allow_unused=True)) if sums else [None] * len(needed)
 
 
 @contextlib.contextmanager

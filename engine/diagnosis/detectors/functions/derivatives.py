@@ -11,7 +11,7 @@ from adbg.engine.backends.base import FunctionCall, SlotCheck
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.functions.effects import has_effects, plain_code
 from adbg.engine.diagnosis.detectors.functions.orders import exchanged, returned_at, unpacked_at
-from adbg.engine.diagnosis.detectors.functions.shared import shared_line
+from adbg.engine.diagnosis.detectors.functions.shared import kept_intermediate, shared_line
 from adbg.engine.diagnosis.detectors.functions.surrogates import rounds, surrogate
 from adbg.engine.diagnosis.detectors.numbers import values
 from adbg.engine.diagnosis.detectors.numbers.own_backward import unwritten
@@ -25,6 +25,8 @@ from adbg.engine.types import SourceLine
 
 _SAMPLES = 3  # calls of one function that are checked
 _FUNCTIONS = 50
+_APART = 5e-2  # of two second derivatives; in double they agree to 1e-4
+_LEAST = 1e-4
 _GIVEN = 10  # calls of a backward whose gradient is looked at
 
 
@@ -61,6 +63,7 @@ class _Seen:
         self.backwards = 0
         self.wrong: set[int] = set()  # places of gradients, also of those that the program does not need
         self.right: set[int] = set()
+        self.differentiated = False  # its backward ran with a graph of its own (create_graph)
         self.given: float | None = None  # to its backward: the gradient of a single number, where that is not 1
 
 
@@ -72,7 +75,9 @@ class WrongDerivative(Detector):
     Evidence: directional derivatives of the forward by finite differences, with two step sizes, beside what the
     backward gives, on copies of what the function was really given; the same with fresh memory filled with NaN, and
     with zeros. Gradients in the wrong order are told as such: along the same directions, what is given for one input
-    is what the forward changes by with the other.
+    is what the forward changes by with the other. Of a function whose gradient is differentiated itself (create_graph),
+    how that gradient changes along a direction beside what the graph of its backward says: what forward computed and
+    saved is a constant there.
     Mistaken for: a straight-through estimator, any function whose forward rounds, or one whose forward is the identity
     (a gradient that is scaled, clipped or reversed on purpose) is a note, and so
     is None for what such an estimator rounds to (a codebook). An approximation that is meant is a warning:
@@ -110,6 +115,7 @@ class WrongDerivative(Detector):
         if call.phase == "backward":
             self._last = call.function
             self._note_given(call)
+            self._note_graph(call)
         if call.error is not None or call.phase != "forward" or call.probe is None:
             return
         seen = self._seen.get(call.function)
@@ -139,6 +145,12 @@ class WrongDerivative(Detector):
             if read is not None and math.isfinite(read.flat[0]) and read.flat[0] != 1.0:
                 seen.given = read.flat[0]
 
+    def _note_graph(self, call: FunctionCall) -> None:
+        seen, backend = self._seen.get(call.function), self.facts.backend
+        if seen is not None and not seen.differentiated:
+            results = call.results if isinstance(call.results, (tuple, list)) else (call.results,)
+            seen.differentiated = any(backend.is_tensor(each) and backend.meta(each).requires_grad for each in results)
+
     def at_stop(self, point: PausedPoint) -> None:
         self.end()
 
@@ -166,6 +178,8 @@ class WrongDerivative(Detector):
             for place, checks in found.items():
                 if place not in told:
                     self._judge(seen, place, checks, bool(straight - {place}))
+            if seen.differentiated and not seen.wrong and found:
+                self._differentiate(seen, samples)
 
     # ---- telling
 
@@ -221,6 +235,33 @@ class WrongDerivative(Detector):
             )  # fmt: skip
         else:
             self._tell_wrong(seen, place, wrong)
+
+    def _differentiate(self, seen: _Seen, samples: Sequence[Any]) -> None:
+        """Its backward is right, and the program differentiates that: what forward computed and saved is a constant
+        there."""
+        pairs: list[tuple[float, float]] = []
+        for sample in samples:
+            try:
+                with self.facts.backend.user_mode():
+                    pairs += seen.probe.check_again(seen.function, sample)
+            except own(Exception) as error:
+                self._why = f"{seen.function.__name__} cannot be differentiated again: {type(error).__name__}"
+                return
+        wrong = [(one, two) for one, two in pairs if abs(one - two) > _APART * max(abs(one), abs(two), _LEAST)]
+        if not wrong or len(wrong) * 2 < len(pairs):
+            return
+        name, saved = seen.function.__name__, kept_intermediate(seen.function)
+        what = f"{saved[0]}, which forward computed," if saved is not None else "what forward computed and kept"
+        evidence = [
+            f"random direction {n}: the gradient changes by {numeric:.6g} (finite differences), the graph of its "
+            f"backward says {analytic:.6g}" for n, (numeric, analytic) in enumerate(wrong[:3], 1)
+        ]  # fmt: skip
+        self._send(
+            seen, "wrong-derivative", "error", 0.92,
+            f"{name} is differentiated twice, and its second derivative is incomplete: {what} is a constant to its "
+            "backward; save the inputs, and compute it of them there",
+            saved[1] if saved is not None else result_line(seen.function, 0), evidence,
+        )  # fmt: skip
 
     def _tell_exchanged(self, seen: _Seen, calls: Sequence[Sequence[SlotCheck]]) -> frozenset[int]:
         """One finding of all inputs that were given each other's gradients; their places."""

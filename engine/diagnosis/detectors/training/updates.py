@@ -182,8 +182,8 @@ class LostUpdate(LoopDetector):
         ]  # fmt: skip
         rate = max(event.rates, default=0.0)
         known.highest = max(known.highest, rate)
-        if not moving or rate <= known.highest * _FADED:
-            return
+        if not moving or rate <= known.highest * _FADED or "LBFGS" in optimizer.kind:
+            return  # that one stays where its search along a line finds nothing lower
         still = [at for at in moving if known.before[at] == known.after[at]]
         if any(not self._finite(optimizer.held[at]) for at in still):
             return  # NaN plus anything is that NaN
