@@ -48,13 +48,26 @@ def _loops(file: str) -> list[tuple[int, int, ast.AST]]:
     return sorted(((each.lineno, each.end_lineno or 0, each) for each in found), key=lambda row: row[:2])
 
 
+def _innermost(file: str, line: int) -> ast.AST | None:
+    """The loop or the function that a line is in."""
+    rows = _loops(file)
+    around = reversed(rows[: bisect.bisect_right(rows, line, key=lambda row: row[0])])
+    return next((node for first, last, node in around if first <= line <= last), None)
+
+
 def _loop_at(file: str, line: int) -> ast.While | None:
     """The innermost loop around a line, where that is a ``while``."""
-    rows = _loops(file)
-    for first, last, node in reversed(rows[: bisect.bisect_right(rows, line, key=lambda row: row[0])]):
-        if first <= line <= last:
-            return node if isinstance(node, ast.While) and not node.orelse else None
-    return None
+    node = _innermost(file, line)
+    return node if isinstance(node, ast.While) and not node.orelse else None
+
+
+def counted_at(file: str, line: int) -> int:
+    """The first line of the innermost loop around that line, where it goes round a number of times that is fixed as it
+    begins (``for _ in range(len(self))``) and nothing in it ends it; 0 elsewhere."""
+    loop = _innermost(file, line)
+    if not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call) or called_name(loop.iter) != "range":
+        return 0
+    return 0 if any(isinstance(each, (ast.Break, ast.Return)) for each in ast.walk(loop)) else loop.lineno
 
 
 def polls_at(file: str, line: int, values: Mapping[str, Any]) -> int:

@@ -6,6 +6,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 
 from adbg.engine import own_threads
 from adbg.engine.diagnosis.detector import Detector, detector
@@ -138,6 +139,8 @@ class Standing(Detector):
         waited = _waited_for(main, waits)
         crossed = main.wants in waited.has and waited.wants in main.has  # each has what the other waits for
         line = main.line if crossed else waited.line or main.line
+        if line is main.line is not None and main.counted and not others:  # how often it takes is what is wrong
+            line = replace(main.line, line=main.counted)
         self._told = self.facts.tell(
             Finding(
                 0, "hang", "error" if certain else "warning", 0.95 if certain else 0.8,
@@ -256,6 +259,11 @@ def _message(main: Wait, waited: Wait, others: list[Wait], below: dict[int, Proc
         rest = "none of its other threads does anything for which it could wait"
     if main.polls or main.timed or any(_by_itself(each) for each in others):
         return f"the program hangs, as far as can be seen: it waits in {_where(main)}, and {rest}"
+    if main.counted and not others and main.line is not None:
+        loop = replace(main.line, line=main.counted)
+        were = f", and {main.put} were put" if main.put >= 0 else ""
+        rest += f": the loop at {place(loop)} takes a number of items that is fixed before{were}"
+        return f"the program hangs: it waits in {_where(main)}, and {rest}"
     return f"the program hangs: it waits in {_where(main)}, and {rest}: nothing can wake it"
 
 

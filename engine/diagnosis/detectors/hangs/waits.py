@@ -53,6 +53,8 @@ class Wait:
         timer: it is a ``threading.Timer`` whose time has not come.
         wants: which lock it waits for, as ``locks.locks_of`` says; ``has``: since which line it has which ones.
         number: the system's of the thread; 0: not known.
+        put: of a queue that it takes from, how many items were ever put there; -1: not known.
+        counted: the first line of the loop with a fixed number of rounds that it takes in; 0: none.
     """
 
     thread: str
@@ -71,6 +73,8 @@ class Wait:
     wants: int = 0
     has: Mapping[int, SourceLine] = field(default_factory=dict)
     number: int = 0
+    put: int = -1
+    counted: int = 0
 
 
 def program_waits(loops: bool) -> dict[int, Wait] | None:
@@ -134,7 +138,12 @@ def _wait(name: str, innermost: types.FrameType, loops: bool) -> Wait | None:
     values = locals_elsewhere(call, innermost) if kind == "thread" else {}  # of the standard library's function
     joins = getattr(values.get("self"), "ident", 0) if call.f_code.co_name == "join" else 0
     held = call.f_code.co_name == "acquire"
-    return Wait(name, line, place, kind, _called(call), _timed(values), int(joins or 0), held, again=again, beats=beats)
+    wait = Wait(name, line, place, kind, _called(call), _timed(values), int(joins or 0), held, again=again, beats=beats)
+    if kind == "thread" and call.f_code.co_name == "get" and line is not None and loops:
+        # Counted by ``put``; those that are taken count until ``task_done``, which few programs call.
+        put = getattr(values.get("self"), "unfinished_tasks", -1)
+        wait = replace(wait, put=put if type(put) is int else -1, counted=polling.counted_at(line.file, line.line))
+    return wait
 
 
 def _kind(inside: Sequence[types.FrameType]) -> str:

@@ -87,6 +87,22 @@ class Loader:
 for _ in Loader(range(5)):
     step()
 """,
+    "more are taken than were put": """\
+class Stream:
+    def __init__(self, items, size):
+        self.items, self.size, self.queue = items, size, queue.Queue()
+    def fill(self, part):
+        for at in range(len(part) // self.size):
+            self.queue.put(part[at * self.size : (at + 1) * self.size])
+    def __iter__(self):
+        half = len(self.items) // 2
+        for part in (self.items[:half], self.items[half:]):
+            threading.Thread(target=self.fill, args=(part,), daemon=True).start()
+        for _ in range(len(self.items) // self.size):  # CAUSE
+            yield self.queue.get()
+for rows in Stream(list(range(10)), 2):
+    step()
+""",
     "locked twice": """\
 class Meter:
     def __init__(self):
@@ -484,6 +500,7 @@ def test_where_it_stands_is_told_while_it_does(framework: str, tmp_path: Path, p
         assert found["severity"] == ("warning" if name in OF_PROCESSES + GOES_ROUND else "error"), (name, found)
         assert "nothing was computed, in this process or below it" in found["evidence"][0]
         assert ("before it is joined" in found["message"]) == (name in JOINED), (name, found)
+        assert ("and 4 were put" in found["message"]) == (name == "more are taken than were put"), (name, found)
 
 
 @on_frameworks()
