@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adbg.engine.flag import Flag
+from adbg.engine.node_batch import ROW
 from adbg.engine.protocol.codec import to_json
 from adbg.engine.record.collectives import collective_row
 from adbg.engine.record.writer import RunWriter
-from adbg.engine.types import GraphRow, SourceLine
+from adbg.engine.types import BriefRuns, GraphRow, SourceLine
 
 EdgeRow = tuple[int, "int | None", int]  # slot, index of the producer, its slot
 
@@ -52,6 +53,8 @@ class Batch:
             ended = (end_seq, run.us, run.error)
             row = (call.number, seq, run.began, *outermost, json.dumps(call.roots), call.file, call.line, False, *ended)
             self._row("backward", row)
+        elif kind == "briefs":
+            self._briefs(*values)
         elif kind == "end":
             self._ends.append(values)
         elif kind == "stop":
@@ -82,6 +85,31 @@ class Batch:
 
     def _row(self, table: str, values: tuple[Any, ...]) -> None:
         self._rows.setdefault(table, []).append(values)
+
+    def _briefs(self, seq: int, epoch: float, runs: BriefRuns, same: bool) -> None:
+        """Calls just alike, numbered from ``seq`` on: begin, both phases of each node, end. ``same``: they have the
+        graph of ``runs.source``."""
+        call, calls = runs.call, len(runs.us)
+        facts = (call.entry, 0, 0, 0, call.thread)
+        rest = (call.nodes, json.dumps(call.roots), call.file, call.line, False)
+        first, began, us = call.number, runs.began, runs.us
+        backwards, packs = self._rows.setdefault("backward", []), self._rows.setdefault("nodes_ran", [])
+        for place in range(calls):
+            number, begin = first + place, seq
+            seq += 1
+            if runs.nodes:
+                rows = runs.nodes[place]
+                events = 2 * (len(rows) // ROW.size)
+                packs.append((seq, seq + max(events - 1, 0), number, epoch, rows, 0))
+                self.packed += len(rows)
+                seq += events
+            backwards.append((number, begin, began[place], *facts, call.iteration + place, *rest, seq, us[place], ""))
+            seq += 1
+        if same:
+            self._rows.setdefault("same_graph", []).extend(
+                (number, runs.source) for number in range(first, first + calls)
+            )
+        self.size += calls * (1 + bool(runs.nodes) + same)
 
     def _graph(
         self,

@@ -129,12 +129,7 @@ class Recording(Observer):
         self._recorder.brief(run)
 
     def brief_runs(self, runs: BriefRuns) -> None:
-        first = runs.call
-        for place, (began, us) in enumerate(zip(runs.began, runs.us)):
-            call = first._replace(number=first.number + place, iteration=first.iteration + place)
-            self._recorder.brief(
-                BriefRun(call, began, False, us), runs.nodes[place] if runs.nodes else None, runs.source
-            )
+        self._recorder.briefs(runs)
 
     def keeps(self, call: BackwardCall) -> int:
         twin = call.twin(shapes=True)

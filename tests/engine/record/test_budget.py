@@ -15,7 +15,7 @@ from adbg.engine.record import budget
 from adbg.engine.record.reader import RunReader
 from adbg.engine.record.recorder import Recorder
 from adbg.engine.record.runs import summary
-from adbg.engine.types import BriefCall, BriefRun
+from adbg.engine.types import BriefCall, BriefRun, BriefRuns
 
 LIMIT = 1 << 20
 
@@ -190,7 +190,8 @@ def test_packed_nodes_and_graphs_that_were_written_once(tmp_path: Path) -> None:
     assert whole == sorted(set(whole)) and len(whole) == 120 * len(calls)
 
 
-def test_calls_told_later_keep_the_graph_that_they_share(tmp_path: Path) -> None:
+@pytest.mark.parametrize("together", [False, True], ids=["one by one", "in blocks"])
+def test_calls_told_later_keep_the_graph_that_they_share(tmp_path: Path, together: bool) -> None:
     """The one call that handed its graph in goes; those told in blocks refer to it all the same, in every call kept."""
     problems: list[str] = []
     recorder = Recorder.open(tmp_path / "run", 0, problems.append, LIMIT)
@@ -199,11 +200,15 @@ def test_calls_told_later_keep_the_graph_that_they_share(tmp_path: Path) -> None
     recorder.node_events(1, rows)
     recorder.graph(1, ROWS, {1: STACK}, EDGES)
     recorder.backward_end(1, 10.0)
-    for number in range(2, 6001):
-        call = BriefCall(number, 3, ("A",), "backward", number, 0, "/me/train.py", 88)
-        recorder.brief(BriefRun(call, 1.0, False, 10.0), rows, 1)
-        if number % 600 == 0:
-            assert recorder.flush(20)
+    for first in range(2, 6001, 600):
+        numbers = range(first, min(first + 600, 6001))
+        calls = [BriefCall(number, 3, ("A",), "backward", number, 0, "/me/train.py", 88) for number in numbers]
+        if together:
+            every = len(calls)
+            recorder.briefs(BriefRuns(calls[0], (1.0,) * every, (10.0,) * every, (rows,) * every, 1))
+        for call in calls if not together else ():
+            recorder.brief(BriefRun(call, 1.0, False, 10.0), rows, 1)
+        assert recorder.flush(20)
     recorder.close()
     assert problems == [] and on_disk(tmp_path / "run") < 2 * LIMIT
     reader = RunReader(tmp_path / "run")

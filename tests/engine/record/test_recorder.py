@@ -14,6 +14,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,13 @@ import pytest
 from support.record_samples import EDGES, ROWS, STACK, STOP
 
 from adbg.engine.errors import CommandError
+from adbg.engine.node_batch import ROW
 from adbg.engine.record import recorder as recorder_module
 from adbg.engine.record.files import labels
 from adbg.engine.record.reader import RunReader
 from adbg.engine.record.recorder import Recorder
 from adbg.engine.record.writer import RunWriter
-from adbg.engine.types import Edge
+from adbg.engine.types import BriefCall, BriefRun, BriefRuns, Edge
 
 
 @pytest.fixture
@@ -454,3 +456,43 @@ def test_a_call_began_when_it_began_and_not_when_its_graph_was_walked(recorder: 
     recorder.flush(10)
     first, second = RunReader(recorder.run_dir, "0").backwards()
     assert second.time - first.time == pytest.approx(5.0, abs=1.0) and time.time() - second.time < 60
+
+
+def test_many_calls_at_once_are_recorded_as_one_by_one(tmp_path: Path) -> None:
+    """To the last figure; numbers go on behind them."""
+    rows = tuple(b"".join(ROW.pack(n, n, 10 * n, of / n, 1.5 * n, 1, 1) for n in range(1, 4)) for of in (1, 2, 3))
+    call = BriefCall(7, 3, ("A", "B"), "grad", 7, 2, "/me/train.py", 88)
+    told = BriefRuns(call, (1.0, 2.0, 3.0), (10.0, 20.0, 30.0), rows, 1)
+    found = []
+    for together in (True, False):
+        recorder = Recorder.open(tmp_path / f"run{together}")
+        if together:
+            recorder.briefs(told)
+        else:
+            for at, (began, us) in enumerate(zip(told.began, told.us)):
+                each = call._replace(number=7 + at, iteration=7 + at)
+                recorder.brief(BriefRun(each, began, False, us), rows[at], 1)
+        recorder.log("after")
+        recorder.close()
+        reader = RunReader(tmp_path / f"run{together}")
+        events = [replace(event, time=0.0) for event in reader.events()]
+        found.append((reader.backwards(), events, reader.log_index(), reader._source(9)))
+    assert found[0] == found[1] and [each.number for each in found[0][0]] == [7, 8, 9] and len(found[0][1]) == 18
+
+
+def test_under_pressure_nodes_of_many_calls_are_dropped_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder_module, "MAX_PACKS", 2)
+    monkeypatch.setattr(recorder_module, "PACK", 1)  # an entry for each call
+    recorder = Recorder.open(tmp_path / "run")
+    call = BriefCall(1, 1, ("A",), "backward", 1, 0, "/me/train.py", 88)
+    row = ROW.pack(1, 1, 10, 1.0, 1.0, 1, 1)
+    held = threading.Event()
+    drain, recorder._drain = recorder._drain, lambda writer: held.wait(10) and drain(writer)
+    recorder.briefs(BriefRuns(call, (1.0,) * 9, (5.0,) * 9, (row,) * 9, 1))
+    held.set()
+    recorder.close()
+    reader = RunReader(tmp_path / "run")
+    assert [each.number for each in reader.backwards()] == list(range(1, 10)), "calls are never dropped"
+    assert len(reader.events()) == 2 * 2 and recorder.dropped == 7 and reader.info["dropped"] == 7
