@@ -180,6 +180,12 @@ class TensorStats:
         """Whether ``norm`` and the moments are over all elements that were looked at."""
         return not (self.neg_inf or self.pos_inf or self.nan)
 
+    @property
+    def none_finite(self) -> bool:
+        """Whether there are elements, and no norm or moments of any."""
+        bad = self.neg_inf + self.pos_inf + self.nan
+        return 0 < bad >= (self.sampled or self.numel)
+
     def __repr__(self) -> str:
         """One line without the histogram: "12 elements  min -1  max 2  mean 0.5  std 1  norm 3  negative 4  ..."."""
         looked = f"{self.numel:,} elements" + ("" if self.sampled is None else f" ({self.sampled:,} sampled)")

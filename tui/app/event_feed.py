@@ -393,7 +393,8 @@ class EventFeed:
                 self.reader.forget()
         self._shown = (run, process)
         held = len(self.debugger.stop_all.standing())
-        status.process = f"process {process.number} rank {process.rank}" + (f", {held} held" if held else "")
+        rank = "" if process.info.rank is None else f" rank {process.info.rank}"
+        status.process = f"process {process.number}{rank}" + (f", {held} held" if held else "")
 
     def ask_memory(self) -> None:
         """Resident memory of the current process, once a second (read from /proc, the program is not touched)."""

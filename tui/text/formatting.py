@@ -165,7 +165,7 @@ def stats_text(stats: TensorStats) -> str:
         f"-inf {stats.neg_inf}   negative {stats.negative}   zero {stats.zero}   positive {stats.positive}"
         f"   +inf {stats.pos_inf}   nan {stats.nan}",
     ]
-    if not stats.all_finite and stats.neg_inf + stats.pos_inf + stats.nan >= (stats.sampled or stats.numel):
+    if stats.none_finite:
         lines[0] = f"no finite element: no norm, range or mean{how}"
     if any(stats.histogram):
         top = max(stats.histogram)

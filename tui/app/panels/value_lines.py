@@ -38,6 +38,8 @@ def meta_line(meta: TensorMeta, stats: TensorStats | None, width: int) -> Spans:
 
 def norm_spans(stats: TensorStats) -> Spans:
     """The norm is over the finite elements; where that is not all of them it says so."""
+    if stats.none_finite:
+        return [("no norm", "dim")]
     return [("‖·‖ " if stats.all_finite else "‖finite‖ ", "dim"), (number(stats.norm), "number")]
 
 
@@ -49,6 +51,8 @@ def note_lines(meta: TensorMeta, width: int) -> list[Spans]:
 
 def range_line(stats: TensorStats, width: int) -> Spans:
     """min, max, mean, std of the finite elements."""
+    if stats.none_finite:
+        return figures.fit([("no finite element: no range, no mean", "bad")], width)
     spans: Spans = []
     for name, value in (("min", stats.min), ("max", stats.max), ("μ", stats.mean), ("σ", stats.std)):
         piece: Spans = [(("  " if spans else "") + name + " ", "dim"), (number(value), "number")]

@@ -161,12 +161,13 @@ class TwoNames(Detector):
         if reader:
             message = (
                 f"{known.name} at {place(line)} overwrites a tensor in place that {place(at)} still reads as {name}: "
-                f"{reader} there takes the overwritten numbers, and no error tells of it"
+                f"{reader} there takes the overwritten numbers, and no error tells of it; use {known.name.rstrip('_')} "
+                "without inplace, or keep a clone()"
             )
         else:
             message = (
                 f"{name} is no copy: {place(at)} gives one tensor two names, and {place(line)} overwrites both: "
-                f"what uses {name} after it takes the overwritten numbers"
+                f"what uses {name} after it takes the overwritten numbers; take a clone() there"
             )
         evidence = [
             f"{name} is that tensor itself, and no copy was taken; its version went up at {place(line)}: "
