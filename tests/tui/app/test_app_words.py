@@ -149,6 +149,27 @@ def test_long_source_lines_are_read_sideways(tmp_path: object) -> None:
     drive(WIDE, body)
 
 
+def test_of_a_line_that_is_too_long_the_indentation_goes_first(tmp_path: object) -> None:
+    path = f"{tmp_path}/deep.py"
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f"{' ' * 20}loss = {'x' * 25}(END)\n{' ' * 20}short = 1\n{' ' * 4}loss = {'x' * 200}(FAR)\n")
+
+    async def body(app: Driver) -> None:
+        code = app.app.main.code
+        await app.until(lambda: code.size.width > 0, "the panel is there")
+        room = code.size.width - 6
+        assert 36 <= room < 56, "the first line fits without its indentation alone"
+        code.show(SourceLine(path, 1, "main"))
+        assert code.column == 20 + 37 - room
+        assert figures.plain(code.line(0, code.size.width)).endswith("(END)")
+        code.show(SourceLine(path, 2, "main"))
+        assert code.column == 0, "all of it fits"
+        code.show(SourceLine(path, 3, "main"))
+        assert code.column == 4, "what it says is never left out"
+
+    drive(WIDE, body)
+
+
 def test_a_line_shown_while_the_panel_gets_its_size_stays_in_sight(tmp_path: object) -> None:
     path = f"{tmp_path}/late.py"
     with open(path, "w", encoding="utf-8") as file:

@@ -21,7 +21,8 @@ class CodePanel(LinePanel):
     """A file with the current line marked. The cursor walks the file; `b` breaks on the line under it.
 
     Attributes:
-        column: first character of the lines that is shown; 0 after every jump to another line.
+        column: first character of the lines that is shown; after every jump to another line 0, or as much of its
+            indentation as leaves room for the rest.
     """
 
     BINDINGS = bindings("code")
@@ -55,7 +56,7 @@ class CodePanel(LinePanel):
             self.waiting = note or f"{place.file} cannot be read here (line {place.line})"
             if known is None and self._lines:
                 self.post_message(self.Wanted(place.file))
-        self.current, self.column = place.line, 0
+        self.current, self.column = place.line, self._first_column(place.line)
         self.lines_changed()
         self.select(place.line - 1, notify=False)
         self._centre(place.line - 1)
@@ -65,6 +66,16 @@ class CodePanel(LinePanel):
         if path == self.path:
             self._lines = sourcefile.cached(path) or self._lines
             self.lines_changed()  # the file may have become shorter
+
+    def _first_column(self, line: int) -> int:
+        """As much of the indentation of ``line`` is left out as has room for what it says; 0 where all of it fits."""
+        text = figures.plain(self._lines[line - 1]) if 0 < line <= len(self._lines) else ""
+        over = width_of([(text, "")]) - (self.size.width - self._gutter) if self.size.width else 0
+        return max(min(over, len(text) - len(text.lstrip())), 0)
+
+    @property
+    def _gutter(self) -> int:
+        return max(len(str(len(self._lines))), 3) + 3
 
     def _centre(self, row: int) -> None:
         height = self.size.height
@@ -98,9 +109,8 @@ class CodePanel(LinePanel):
         """Show what lies further right (1) or left (-1), as far as the longest line in sight has more."""
         top = self.scroll_offset.y
         seen = self._lines[top : top + max(self.size.height, 1)]
-        gutter = max(len(str(len(self._lines))), 3) + 3
         longest = max((width_of(spans) for spans in seen), default=0)
-        last = max(longest - (self.size.width - gutter), 0)
+        last = max(longest - (self.size.width - self._gutter), 0)
         column = min(max(self.column + step * SIDEWAYS, 0), max(last, self.column))
         if column == self.column:
             self.app.bell()
