@@ -1,8 +1,7 @@
 """Values that cross rooms and the wire: frozen dataclasses and enums, which import nothing of adbg.
 
 Field names are the wire names. Types that ``docs/json-lines.md`` describes have its texts in their annotations.
-Floats may be nan/inf here; ``codec.to_json`` writes them as the strings
-"nan", "inf", "-inf". ``index``, ``backward`` and ordinals count from 1.
+Floats may be nan/inf here; ``codec.to_json`` writes them as strings. ``index``, ``backward`` and ordinals count from 1.
 """
 
 from __future__ import annotations
@@ -182,9 +181,8 @@ class TensorStats:
 
     @property
     def none_finite(self) -> bool:
-        """Whether there are elements, and no norm or moments of any."""
-        bad = self.neg_inf + self.pos_inf + self.nan
-        return 0 < bad >= (self.sampled or self.numel)
+        """Whether there are elements, and no moments of any."""
+        return 0 < self.neg_inf + self.pos_inf + self.nan >= (self.sampled or self.numel)
 
     def __repr__(self) -> str:
         """One line without the histogram: "12 elements  min -1  max 2  mean 0.5  std 1  norm 3  negative 4  ..."."""

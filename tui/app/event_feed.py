@@ -423,9 +423,7 @@ class EventFeed:
         process = self.debugger.current
         if not folder or process is None:
             return
-        labels = (
-            f"{process.rank}-{process.info.pid}",
-            str(process.rank),
-        )  # of a second process with this rank: with its pid
+        # Of a second process with this rank: with its pid.
+        labels = f"{process.rank}-{process.info.pid}", str(process.rank)
         paths = [vlog_path(Path(folder), label) for label in labels]
         self.main.vlog.open_file(str(next((path for path in paths if path.exists()), paths[-1])))

@@ -134,10 +134,10 @@ def command(
 
 
 # Commands of gdb, pdb and lldb that are called otherwise here.
-_ELSEWHERE = {
+ELSEWHERE = {
     "clear": "`delete N` removes breakpoint N, `info breakpoints` lists them",
     "cl": "`delete N` removes breakpoint N, `info breakpoints` lists them",
-    "return": "`out` runs to the end of this backward, `after` to the end of this node",
+    "return": "`finish` runs to the end of this backward, `after` to the end of this node",
     "args": "`info locals` shows the variables of the selected frame",
     "pp": "`print EXPR` shows a value",
     "ptype": "`print type(EXPR)` shows a type",
@@ -166,8 +166,8 @@ def resolve(word: str) -> Command:
     if found:
         raise CommandError(f"ambiguous command {word!r}: {', '.join(found)}", "add a letter")
     close = difflib.get_close_matches(word, TABLE.aliases, 3, 0.5)
-    if word in _ELSEWHERE:
-        raise CommandError(f"unknown command {word!r}", _ELSEWHERE[word])
+    if word in ELSEWHERE:
+        raise CommandError(f"unknown command {word!r}", ELSEWHERE[word])
     hint = (
         f"closest: {', '.join(close)}; `help` lists all"
         if close

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from adbg.tui.commands.breakpoints import split_commands
 from adbg.tui.commands.places import checked_place
 from adbg.tui.commands.reference import reference, renewed
 from adbg.tui.commands.startup import join_blocks, lines_of_file, opens_block, stop_commands
-from adbg.tui.commands.table import GROUPS, TABLE, execute, repeatable, resolve, split
+from adbg.tui.commands.table import ELSEWHERE, GROUPS, TABLE, execute, repeatable, resolve, split
 from adbg.tui.debugger import events
 from adbg.tui.debugger.debugger import State
 
@@ -53,6 +54,15 @@ def test_an_unknown_command_names_the_closest() -> None:
     with pytest.raises(CommandError) as caught:
         resolve("contniue")
     assert "continue" in caught.value.hint
+
+
+@pytest.mark.parametrize("word", [*ELSEWHERE])
+def test_a_word_of_another_debugger_says_what_it_is_called_here(word: str) -> None:
+    """And that is a command."""
+    with pytest.raises(CommandError) as caught:
+        resolve(word)
+    for named in re.findall(r"`([^`]+)`", caught.value.hint):
+        assert resolve(split(named)[0])
 
 
 @pytest.mark.parametrize(
