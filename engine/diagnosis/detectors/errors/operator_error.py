@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, detector
+from adbg.engine.diagnosis.detectors.errors import parts
 from adbg.engine.diagnosis.detectors.errors.called import called, distinct, operator, raises
 from adbg.engine.diagnosis.detectors.errors.counts import count_of
 from adbg.engine.diagnosis.detectors.errors.datasets import item_line
@@ -37,6 +38,7 @@ from adbg.engine.types import SourceLine
 _TURNS = re.compile(r"\.(permute|transpose|t|swapaxes|moveaxis|T|mT|movedim)\b|\b(transpose|permute)\(")
 _FOLDS = re.compile(r"\.(?:view|reshape)\(\s*\[?-1\s*,|reshape\(\s*\w+\s*,\s*\[?-1\s*,")
 _DROPS = re.compile(r"\.squeeze\(\s*\)|\bsqueeze\(\s*[\w.]+\s*\)(?!\s*\.)")
+_SPLITS = re.compile(r"\bsplit(?:_with_sizes)?\(")
 _RESHAPES = re.compile(r"\b(?:view|reshape|flatten|unflatten|rearrange|expand|resize)\w*\(")
 _MOST = 200  # nodes that are looked at
 _LEAF = re.compile(
@@ -253,9 +255,9 @@ class OperatorError(Detector):
                 folded = self._in_history(value, _FOLDS)
                 if folded is not None:
                     return folded, f"{name} becomes {self._meta(value)} by line {folded.line}"
-        dropped = self._dropped(text, inputs)
-        if dropped is not None:
-            return dropped
+        made = self._dropped(text, inputs) or self._split(steps, line_in(error, steps[place][0]), seen)
+        if made is not None:
+            return made
         batched = self._batch_changed(
             steps, place, error, inputs or [each for each in operands if not facts.name_of(each[1])]
         )
@@ -297,23 +299,40 @@ class OperatorError(Detector):
                 return line, f"{name} is {self._meta(value)} by line {line.line}: {why}"
         return None
 
+    def _split(
+        self, steps: list[Step], at: SourceLine | None, operands: list[tuple[str, Any]]
+    ) -> tuple[SourceLine, str] | None:  # fmt: skip
+        """The line that split into so many parts, where parts of that size were meant, or the other way round."""
+        backend = self.facts.backend
+        known = {frame.f_code.co_filename: frame.f_globals for frame, _ in steps if is_users(frame)}
+        for name, value in operands:
+            odd = (parts.odd_sizes(self._shape(value), self._shape(other)) for _, other in operands)
+            sizes = next(filter(None, odd), None)
+            lines = [*self._lines_of(value, _SPLITS), *parts.splits_of(at.file, at.line, name)] if sizes and at else []
+            for line in lines:
+                given = parts.splits_at(line.file, line.line, known.get(line.file, {}))
+                if sizes is not None and any(parts.is_swapped(backend.name, each, sizes) for each in given):
+                    why = f"{parts.words(backend.name)}, and {sizes[0]} came out where {sizes[1]} is needed"
+                    return line, f"{name} is {self._meta(value)} by line {line.line}: {why}"
+        return None
+
     def _in_history(self, value: Any, what: re.Pattern[str]) -> SourceLine | None:
         """The line nearest to a tensor in its history that says ``what``: one that folds its batch into another
         dimension (``view(-1, 72)``)."""
+        return next(iter(self._lines_of(value, what)), None)
+
+    def _lines_of(self, value: Any, what: re.Pattern[str]) -> list[SourceLine]:
         backend = self.facts.backend
         graph = backend.graph_of([value]) if backend.has_graph(value) else None
         if graph is None:
-            return None
+            return []
         try:
-            for key in list(graph.order())[:_MOST]:
-                line = graph.describe(key).forward
-                if line is not None and what.search(self.facts.text_of(line)):
-                    return line
+            lines = [graph.describe(key).forward for key in list(graph.order())[:_MOST]]
         finally:
             release = getattr(graph, "release", None)
             if release is not None:
                 release()
-        return None
+        return [each for each in dict.fromkeys(lines) if each is not None and what.search(self.facts.text_of(each))]
 
     def _batch_changed(
         self, steps: list[Step], place: int, error: Exception, operands: list[tuple[str, Any]]

@@ -245,6 +245,30 @@ net = Net()
 for rows in (6, 6, 1):
     net(noise(rows, 2, 9), noise(rows, 3)).square().mean().backward()
 """
+# Paddle is told how many parts to make, torch how large one is: of 24 hours four, or six.
+PARTS = """
+SIZE, COUNT = 4, 6
+class Net(Module):
+    def __init__(self):
+        super().__init__()
+        self.encode, self.head = nn.Linear(GIVES, 5), nn.Linear(5, 1)
+        self.slots = nn.Linear(1, COUNT * 5)
+    def parts(self, day):
+        parts = framework.split(day, MEANT, 1)  # CAUSE
+        return framework.stack([self.encode(each) for each in parts], 1)
+    def forward(self, day):
+        z = self.parts(day)
+        slots = self.slots(framework.ones([1, 1])).reshape([1, COUNT, 5])
+        z = z + slots
+        return self.head(z)
+net = Net()
+for _ in range(2):
+    net(noise(8, 24)).square().mean().backward()
+"""
+# Of what is computed: the graph has the line.
+PARTS_OF_GRAPH = PARTS.replace("self.parts(day)", "self.parts(self.first(day))").replace(
+    "self.slots = ", "self.first = nn.Linear(24, 24)\n        self.slots = "
+)
 TABLES = {"table": TABLE, "tensors": TENSORS, "held": HELD}
 
 BOTH = {
@@ -256,6 +280,8 @@ BOTH = {
     "counted": COUNTED,
     "fixed": FIXED,
     "dropped": DROPPED,
+    "parts": PARTS,
+    "parts of a graph": PARTS_OF_GRAPH,
     "double": DOUBLE,
     "given": GIVEN,
     **TABLES,
@@ -266,6 +292,8 @@ TORCH = {"inference": INFERENCE, "embedded": EMBEDDED}  # Paddle has no such ten
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     programs = BOTH | (TORCH if request.param == "torch" else {})
+    meant = "COUNT" if request.param == "torch" else "SIZE"
+    programs = {key: text.replace("MEANT", meant).replace("GIVES", "6") for key, text in programs.items()}
     if request.param == "torch":
         words = (
             ("framework.to_tensor", "framework.from_numpy"),
