@@ -122,7 +122,9 @@ class Flow:
                     del self.known[id(result)]
             return
         if name in LEAVES_GRAPH and not call.results:
-            self._escape(Cut(name, lines, f"{name}() gives numbers that carry no gradient", values), cuts)
+            # NumPy asks a tensor so, and with it Paddle's ``to_tensor`` and torch's ``tensor`` of a list: nobody writes it.
+            who = "what takes tensors as numbers there" if name == "__array__" else f"{name}()"
+            self._escape(Cut(name, lines, f"{who} gives numbers that carry no gradient", values), cuts)
             return
         if name in _SHAPES and name not in _KEEP:
             return

@@ -419,7 +419,7 @@ class NoGradient(Detector):
             return f"what {place(cut.hidden)} made was told to carry no gradient ({at})"
         if any(line.file.endswith(f"{os.sep}copy.py") and line.function == "deepcopy" for line in cut.lines):
             return f"{at} computes on a deep copy, whose parameters are leaves of their own: gradients stay with them"
-        return f"at {at} {cut.name}: {cut.why}"
+        return f"at {at} {cut.why if cut.name == '__array__' else f'{cut.name}: {cut.why}'}"
 
 
 def _next(line: SourceLine | None) -> list[str]:
