@@ -122,7 +122,7 @@ class Flow:
                     del self.known[id(result)]
             return
         if name in LEAVES_GRAPH and not call.results:
-            # NumPy asks a tensor so, and with it Paddle's ``to_tensor`` and torch's ``tensor`` of a list: nobody writes it.
+            # NumPy asks a tensor so, as Paddle's ``to_tensor`` and torch's ``tensor`` do of a list: nobody writes it.
             who = "what takes tensors as numbers there" if name == "__array__" else f"{name}()"
             self._escape(Cut(name, lines, f"{who} gives numbers that carry no gradient", values), cuts)
             return
