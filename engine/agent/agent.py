@@ -49,6 +49,7 @@ from adbg.engine.session.collecting import Collector
 from adbg.engine.session.post_mortem import interrupted, stop_at_uncaught, uncaught
 from adbg.engine.session.session import Session
 from adbg.engine.session.stop_point import PausedPoint
+from adbg.engine.session.stopped_mark import StoppedMark
 from adbg.engine.session.told_later import Gatherer
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class Agent:
         unmatched = UnmatchedBreakpoints(session, self)
         session.observe(Gatherer(session), Collector(lambda: session.notify))
         session.observe(LateFacts(self), self.ledger, self.captures, self.events, unmatched, self.log_levels)
-        session.observe(node_log, self.aids, self.ranks, self.digests)
+        session.observe(node_log, self.aids, self.ranks, self.digests, StoppedMark())
         self.memory = MemoryWatch(session, self.event)
         if main:
             self.record.open()

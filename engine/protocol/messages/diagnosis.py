@@ -94,6 +94,7 @@ class RankFacts:
     ] = ""
     loaded: Annotated[Cause | None, "where weights were loaded last, before the first step of that"] = None
     loaded_names: Annotated[list[str], "the parameters that were loaded there"] = field(default_factory=list)
+    seeded: Annotated[Cause | None, "where random numbers are seeded by the rank's number, by the source"] = None
 
 
 @dataclass(frozen=True, slots=True)

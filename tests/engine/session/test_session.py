@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_backend import FakeBackend, FakeDebuggee, FakeGraph, FakeTensor
 from support.front_end import FrontEnd, Peer, Refused, where
+from support.program import wait_until
 
+from adbg.engine.diagnosis.detectors.hangs.processes import Process, rest
 from adbg.engine.protocol.codec import from_json
+from adbg.engine.session.stopped_mark import is_stopped
 from adbg.engine.types import Evidence, NodeStop, Origin, Role
 
 Script = Callable[[FakeBackend], Any]
@@ -51,6 +57,21 @@ def test_a_breakpoint_stops_before_each_matching_node(start: Start) -> None:
     assert where(peer.go()) == ("breakpoint", "MulBackward0#1", 5, 0)
     peer.request("continue")
     assert debuggee.join()["w"].tolist() == [8.0] * 4
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's names of threads are Linux's")
+def test_who_waits_for_this_process_can_tell_that_it_is_stopped(start: Start) -> None:
+    """Witness: the kernel's names of all threads, which are afterwards as they were."""
+    before = sorted(file.read_text() for file in Path("/proc/self/task").glob("*/comm"))
+    peer, debuggee = start(lambda b: b.backward(FakeGraph.chain(5, 2.0)), "MulBackward0#3")
+    peer.stopped()
+    assert is_stopped(os.getpid())
+    assert rest({}, {}, 1.0) and not rest(*[{1: Process(0.0, ("futex",), True)}] * 2, 1.0)
+    peer.request("continue")
+    debuggee.join()
+    wait_until(lambda: not is_stopped(os.getpid()), "it goes on", 10)
+    now = sorted(file.read_text() for file in Path("/proc/self/task").glob("*/comm"))
+    assert not {*now} - {*before}
 
 
 def test_the_stop_is_told_in_full(start: Start) -> None:

@@ -50,6 +50,12 @@ def test_who_loaded_the_weights_that_differ() -> None:
     assert found.cause is None and "seed all alike" in found.message, "another module's weights"
 
 
+def test_who_is_seeded_by_its_rank_begins_with_weights_of_its_own() -> None:
+    line = Cause("t.py", 2, "", "seed(1 + rank)")
+    (found,) = both(Job(), facts(1, "a", seeded=line), facts(1, "b", seeded=line))
+    assert found.cause == line and "seeds each rank apart" in found.message, found
+
+
 def test_a_rank_that_trained_alone_before() -> None:
     """However many backwards that were: those of the wrapper are compared, from its first."""
     job = Job()

@@ -172,7 +172,10 @@ class Job:
             _hashes(names[0], known),
             f"the gradient of {names[0]} is the same on all {len(known)} ranks, to the bit",
         ]
-        if line is not None:
+        seeded = next(iter(known.values())).seeded
+        if line is None and seeded is not None:
+            line, remedy = seeded, f"`{seeded.text}` seeds each rank apart: make the weights before, or broadcast them"
+        elif line is not None:
             ranks = _ranks(list(loaded))
             remedy = f"only {ranks} loaded weights, by `{line.text}`: load them on all, or before they are broadcast"
             wrapper = known[next(iter(loaded))].wrapper

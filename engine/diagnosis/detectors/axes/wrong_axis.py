@@ -105,7 +105,7 @@ class WrongAxis(Detector):
             for one, other in (call.operands, call.operands[::-1]):
                 known = self._reduced.of(one)
                 if known is not None and known.what == repr(shape(other)) == repr(shape(result)):
-                    self._tell_reduced(known, one, call)
+                    self._tell_reduced(known, one, other, call)
         self._softmax(call, name, result)
         self._reshaped.operator(call)
         self._rows.operator(call, name, self._channels.given(call.operands[0]))
@@ -211,17 +211,53 @@ class WrongAxis(Detector):
                     facts.cause(known.line), evidence, [f"b {place(known.line)}", "info node"])
         )  # fmt: skip
 
-    def _tell_reduced(self, known: Marked[str], reduced: Any, call: OperatorCall) -> None:
+    def _tell_reduced(self, known: Marked[str], reduced: Any, other: Any, call: OperatorCall) -> None:
+        """``other``: what meets it, of the shape of what was reduced."""
         facts, line = self.facts, line_of(call.lines)
         message = (
-            f"{call.name} at {place(line)} lines up what {known.name} reduced over another axis: keepdim is missing"
+            f"{call.name} at {place(line)} lines up what {known.name} reduced ({place(known.line)}) with another axis "
+            "of the same size: keepdim=True is missing"
         )
         evidence = [
             f"{known.name} at {place(known.line)} made {shape(reduced)} of {known.what}, without the axis it reduced",
-            f"{call.name} lines it up with the last axis of {known.what}, which is another one of the same size",
-            "whether the other axis is meant decides it, as in the normalisation of a symmetric matrix",
+            f"{call.name} lines it up with the last axes of {known.what}, one of which is another one of the same size",
         ]
+        apart = self._unsymmetric(other)
+        sums = self._sums_of(call.results[0]) if plain(call.name) in ("div", "divide", "true_divide") else None
+        if sums is not None:
+            evidence.append(
+                f"along its last axis the result adds up to {values.plain(sums[0])} to {values.plain(sums[1])}"
+            )
+        if apart:
+            evidence.append(f"what meets it is not symmetric ({apart}), so that this is no normalisation of both axes")
+        else:
+            evidence.append("whether the other axis is meant decides it, as in the normalisation of a symmetric matrix")
+        severity, sure = ("warning", 0.75) if apart else ("note", 0.45)
         facts.tell(
-            Finding(0, "wrong-axis", "note", 0.45, message, None, None, facts.iteration + 1, line,
+            Finding(0, "wrong-axis", severity, sure, message, None, None, facts.iteration + 1, line,
                     facts.cause(known.line), evidence, [f"b {place(line)}", "info node"])
         )  # fmt: skip
+
+    def _unsymmetric(self, value: Any) -> str:
+        """Two elements of its first matrix that a symmetric one has alike, and that differ; "" where none do, or it
+        cannot be read."""
+        read = values.numbers(self.facts.backend, value)
+        if read is None or len(read.shape) < 2 or read.shape[-1] != read.shape[-2]:
+            return ""
+        size = read.shape[-1]
+        least = _NEAR * max(map(abs, read.flat[: size * size]))
+        for row in range(size):
+            for column in range(row):
+                one, other = read.flat[row * size + column], read.flat[column * size + row]
+                if abs(one - other) > least:
+                    return f"[{row}, {column}] {values.plain(one)}, [{column}, {row}] {values.plain(other)}"
+        return ""
+
+    def _sums_of(self, value: Any) -> tuple[float, float] | None:
+        """The least and the largest sum along the last axis."""
+        read = values.numbers(self.facts.backend, value)
+        if read is None:
+            return None
+        size = read.shape[-1]
+        sums = [math.fsum(read.flat[at : at + size]) for at in range(0, len(read.flat), size)]
+        return min(sums), max(sums)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from adbg.engine.outside import suppress
 from adbg.engine.proc import PROC, Proc
+from adbg.engine.session.stopped_mark import is_stopped
 
 # Functions of Linux that a thread sleeps in (/proc/PID/task/TID/wchan). A lock, a pipe, a socket within the machine,
 # the end of a process: what another process has to do. Of ``poll`` it is not known.
@@ -17,10 +18,12 @@ _POLLS = ("do_poll", "poll_", "do_sys_poll", "ep_poll", "do_select", "do_epoll")
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """``spent``: CPU seconds so far. ``waits``: by thread, the main one first, what it sleeps in; "" where it runs."""
+    """``spent``: CPU seconds so far. ``waits``: by thread, the main one first, what it sleeps in; "" where it runs.
+    ``stopped``: a thread of it stands in the debugger."""
 
     spent: float
     waits: tuple[str, ...]
+    stopped: bool = False
 
     @property
     def writes(self) -> bool:
@@ -41,7 +44,14 @@ def processes() -> dict[int, Process] | None:
             if (found := Proc(pid).runs()) is not None:
                 parents[pid], spent[pid] = found
     here = os.getpid()
-    return {pid: Process(spent[pid], _waits(pid)) for pid in parents if pid != here and _is_below(pid, here, parents)}
+    below = [pid for pid in parents if pid != here and _is_below(pid, here, parents)]
+    return {pid: Process(spent[pid], _waits(pid), _stopped(pid)) for pid in below}
+
+
+def _stopped(pid: int) -> bool:
+    with suppress(OSError):
+        return is_stopped(pid)
+    return False
 
 
 def _is_below(pid: int, here: int, parents: Mapping[int, int]) -> bool:
@@ -61,7 +71,10 @@ def _waits(pid: int) -> tuple[str, ...]:
 
 def rest(before: Mapping[int, Process], now: Mapping[int, Process], most: float) -> bool:
     """Whether none of them went on in between, for each waits for another process of this machine: those that began
-    or ended meanwhile count as going on, and so does what sleeps or waits for a network. ``most``: CPU seconds."""
+    or ended meanwhile count as going on, and so does what sleeps or waits for a network, and what the debugger has
+    stopped. ``most``: CPU seconds."""
+    if any(each.stopped for each in (*before.values(), *now.values())):
+        return False
     if before.keys() != now.keys() or sum(each.spent - before[pid].spent for pid, each in now.items()) > most:
         return False
     mains = [each.waits[0] if each.waits else "" for each in now.values()]

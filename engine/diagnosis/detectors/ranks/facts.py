@@ -7,6 +7,7 @@ import ast
 import hashlib
 import os
 import re
+import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +15,7 @@ from typing import Any
 
 from adbg.engine.backends.base import Backend
 from adbg.engine.diagnosis.detector import Detector, ModuleCall, Need, OptimizerEvent, detector
-from adbg.engine.diagnosis.detectors.ranks.sources import use_of
+from adbg.engine.diagnosis.detectors.ranks.sources import seeded_by_rank, use_of
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.diagnosis.sampling import is_sampled
 from adbg.engine.diagnosis.source import tree_of
@@ -62,6 +63,8 @@ class RanksApart(Detector):
         self._world = 0
         self._wrapper = ""  # its class, once it ran
         self._before = 0  # backwards until then
+        self._seeded: SourceLine | None = None
+        self._made: SourceLine | None = None  # the first optimizer
         self._loaded: SourceLine | None = None
         self._loaded_ids: frozenset[int] = frozenset()  # of the parameters
         self._root: Callable[[], Any] = lambda: None  # the outermost module that ran last, held weakly
@@ -87,13 +90,23 @@ class RanksApart(Detector):
 
     def backward_begin(self, running: Running) -> None:
         if len(running.chain) == 1:
+            if self._line is None and self._many():
+                self._seeded = self._seeded_before()
             self._line = running.call.location
+
+    def _seeded_before(self) -> SourceLine | None:
+        """Not what is seeded so once the weights are made, as is right."""
+        seeded, made = seeded_by_rank(sys._getframe(2)), self._made
+        same = seeded is not None and made is not None and (seeded.file, seeded.function) == (made.file, made.function)
+        return None if same and seeded is not None and made is not None and seeded.line > made.line else seeded
 
     def backward_end(self, running: Running, error: BaseException | None) -> None:
         if error is not None and len(running.chain) == 1:
             self._failed = running.call.error_text(error).split("\n", 1)[0][:300]
 
     def optimizer(self, event: OptimizerEvent) -> None:
+        if event.what == "made" and self._made is None:
+            self._made = event.line
         if event.what == "scheduled":
             self._schedule = event.line
         if event.what == "loaded" and not (self._wrapper and self._step):
@@ -167,6 +180,7 @@ class RanksApart(Detector):
                 wrapper=self._wrapper,
                 loaded=facts.cause(self._loaded),
                 loaded_names=[name for name, each in self._weights() if id(each) in self._loaded_ids],
+                seeded=facts.cause(self._seeded),
             )
         )
 

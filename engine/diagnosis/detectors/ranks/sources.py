@@ -1,14 +1,19 @@
-"""The line of a model's forward that uses one of its parameters, read from the source of its class."""
+"""What the source says: the line of a model's forward that uses one of its parameters, and the one that seeds by the
+rank."""
 
 from __future__ import annotations
 
 import ast
+import os
+import types
 from collections.abc import Iterator
 from typing import Any
 
-from adbg.engine.diagnosis.source import function_named
-from adbg.engine.own_files import is_library
+from adbg.engine.diagnosis.source import called_name, function_named, inside, scope_at
+from adbg.engine.own_files import is_library, is_programs
 from adbg.engine.types import SourceLine
+
+_SEEDS = frozenset({"manual_seed", "manual_seed_all", "seed", "seed_all", "seed_everything", "set_seed"})
 
 
 def use_of(root: Any, name: str) -> SourceLine | None:
@@ -28,6 +33,24 @@ def use_of(root: Any, name: str) -> SourceLine | None:
         if holder is None:
             break
     return found
+
+
+def seeded_by_rank(frame: types.FrameType | None) -> SourceLine | None:
+    """The first line of the running functions of the program's, the outermost first, that seeds the framework's random
+    numbers with something that speaks of a rank: ``manual_seed(seed + rank)``."""
+    scopes = []
+    while frame is not None:
+        if is_programs(frame.f_code.co_filename):
+            scopes.append((os.path.abspath(frame.f_code.co_filename), frame.f_lineno))
+        frame = frame.f_back
+    for file, line in reversed(scopes):
+        scope = scope_at(file, line)
+        calls = [each for each in inside(scope) if isinstance(each, ast.Call)] if scope is not None else []
+        for call in sorted(calls, key=lambda each: each.lineno):
+            names = {getattr(each, "id", getattr(each, "attr", "")) for part in call.args for each in ast.walk(part)}
+            if called_name(call) in _SEEDS and any("rank" in name.lower() for name in names):
+                return SourceLine(file, call.lineno, getattr(scope, "name", "<module>"))
+    return None
 
 
 def _part(holder: Any, name: str) -> Any:
