@@ -39,6 +39,7 @@ class BackendDiagnosis(Watcher):
     ) -> None:
         self.facts = facts
         self.nodes = nodes
+        facts.made_in = nodes.made_in
         self._found = found
         self._failed = failed
         self._why: dict[type[Detector], str] = {}

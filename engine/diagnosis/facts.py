@@ -67,6 +67,8 @@ class Facts:
         self.replaced: dict[int, int] = {}  # id of a tensor that others took the place of -> the finding that says so
         self.titled: Callable[[Any, str], str] = lambda _, name: name  # a name, and whose it is; a ledger knows
         self.born: Callable[[Any], SourceLine | None] = lambda _: None  # where a parameter was made; OPERATORS knows
+        # Whether lines (file, first, last) made a node of a graph that a backward went through.
+        self.made_in: Callable[[str, int, int], bool] = lambda file, first, last: False
         self.written: Callable[[Any], SourceLine | None] = lambda _: None  # and where it was initialised by hand
         self.spoilt: Callable[[Sequence[Any]], int | None] = lambda _: None  # the finding of why they are not finite
         # The finding of gradients clipped too late, of which numbers outgrew their range; 0: it may come to that.

@@ -58,6 +58,10 @@ class MadeNodes:
             self._at.setdefault(line, nodes)
         return True
 
+    def made_in(self, file: str, first: int, last: int) -> bool:
+        """Whether a graph that was read has a node that lines ``first`` to ``last`` of a file made."""
+        return any(line.file == file and first <= line.line <= last for line in self._at)
+
     def completed(self, finding: Finding) -> Finding:
         """With its node, where it has none of its own: of the operator that its message begins with ("softmax at
         m.py:9"), at the line that made it. Where that line made several, with what they have in common. An operator

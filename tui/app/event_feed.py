@@ -338,7 +338,8 @@ class EventFeed:
         self.main.set_past(bool(self.main.graph.model.total))
         if not self.main.graph.model.total:
             hint = ": B sets a breakpoint, `restart` runs it again" if again else ""
-            self.main.graph.waiting = f"the program never stopped{hint}"
+            stopped = "has ended" if self.debugger.run.ever_stopped else "never stopped"
+            self.main.graph.waiting = f"the program {stopped}{hint}"
             self.main.graph.refresh()
         if self.main.banner.clear(tip_only=True):
             self.main.relayout()

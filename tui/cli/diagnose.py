@@ -90,6 +90,9 @@ def _of_script(options: argparse.Namespace, kind: str, target: list[str], only: 
     debugger.settings.diagnose(Asked("start", only, options.deep, options.iterations))
     debugger.settings.set_error_stops(False)  # an exception is told by its finding
     writer = JsonWriter(quiet=True) if options.json else TextWriter(quiet=True)
+    if not options.json and sys.stderr.isatty():  # the first word may come half a minute later
+        title = debugger.title
+        print(f"adbg: watching {title}: what is found is told as it is certain, and listed at its end", file=sys.stderr)
     again = partial(run_again, make=make, timeout=options.timeout)
     twice = options.deep and (not only or REPEATED in only)
     return DiagnosedBatch(debugger, writer, options.timeout, again=again if twice else None).run()

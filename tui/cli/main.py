@@ -105,6 +105,8 @@ def _stdout_trouble() -> str:
 
 
 def _main(argv: list[str]) -> int:
+    if argv[:1] == ["help"] and len(argv) <= 2:  # a word that everybody tries
+        argv = [*argv[1:], "--help"]
     name, words = argv[0] if argv else "", argv[1:]
     if name in SUBCOMMANDS:
         command = SUBCOMMANDS[name]

@@ -40,7 +40,7 @@ BLOCKS = 4096
 FETCHED = 8 << 20  # bytes of a rank's differing blocks that are compared element by element
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked", "._mean", "._variance")  # of torch, of Paddle
-_EXAMPLE = "for example: rank diff params"
+_EXAMPLE = "params, grads or buffers, for example: rank diff grads"
 
 
 def diff(debugger: Debugger, argument: str) -> CommandResult:
@@ -293,7 +293,8 @@ def _reduced(bodies: Mapping[int, protocol.DigestBody], ranks: Mapping[int, Proc
     reducer = next((body.reducer for body in bodies.values() if body.reducer), "")
     if not reducer:
         return (
-            "no wrapper reduces gradients here: they are those of each rank's own data until the script reduces them; "
+            "no wrapper that reduces gradients ran here (called past DistributedDataParallel, a model has none): they "
+            "are those of each rank's own data until the script reduces them; "
             "`rank diff grads` at a stop after that compares what the optimizer gets"
         )
     if all(_ended(body, ranks[number].stop) for number, body in bodies.items()):

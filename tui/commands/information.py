@@ -136,7 +136,7 @@ def node_lines(body: NodeBody) -> list[str]:
     lines.append(f"  fed by {fed}; feeds {feeds}")
     if body.forward:
         lines.append("  made by:")
-        for number, count in folded([line.file for line in body.forward]):
+        for number, count in folded([(line.file, line.function) for line in body.forward]):
             line = body.forward[number]
             lines.append(f"    {place_text(line) if count == 1 else f'… {fold_text(count)}'}")
             source = source_text(line.file, line.line, mark=False).strip() if number == 0 else ""

@@ -60,7 +60,7 @@ def where(debugger: Debugger, argument: str) -> CommandResult:
     lines, kind = [], ""
     if view.chosen is not None:
         lines.append(f"thread {view.chosen.number}  {view.chosen.name}")
-    for number, count in folded([_file_of(frame) for frame in frames], selected):
+    for number, count in folded([(_file_of(frame), frame.name) for frame in frames], selected):
         frame = frames[number]
         if frame.kind != kind:
             kind = frame.kind

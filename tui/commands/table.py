@@ -138,6 +138,7 @@ ELSEWHERE = {
     "clear": "`delete N` removes breakpoint N, `info breakpoints` lists them",
     "cl": "`delete N` removes breakpoint N, `info breakpoints` lists them",
     "return": "`finish` runs to the end of this backward, `after` to the end of this node",
+    "locals": "`info locals` shows the variables of the selected frame",
     "args": "`info locals` shows the variables of the selected frame",
     "pp": "`print EXPR` shows a value",
     "ptype": "`print type(EXPR)` shows a type",

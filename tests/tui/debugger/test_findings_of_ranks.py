@@ -160,14 +160,14 @@ def test_a_lost_connection_follows_from_what_ended_the_other_rank() -> None:
 PAST = Finding(1, "drifted-parameters", "note", 0.49, "Wrap averages nothing: past it", evidence=["a", "b decides it"])
 
 
-def test_a_wrapper_that_is_passed_by_is_certain_once_the_weights_drift() -> None:
+def test_a_wrapper_that_is_passed_by_is_a_warning_once_the_weights_drift() -> None:
     """And what drifts follows from it; where they are the same again, the program averages by itself."""
     job = Job()
     assert job.confirmed(PAST) == PAST, "nobody knows"
     both(job, facts(1, "a", "g0"), facts(1, "a", "g1"))
     (drift,) = both(job, facts(2, "b", "h0"), facts(2, "c", "h1"))
     sure = job.confirmed(PAST)
-    assert (sure.severity, sure.evidence) == ("error", ["a", *drift.evidence[:2]])
+    assert (sure.severity, sure.evidence) == ("warning", [*drift.evidence[:2], *PAST.evidence])
     (row,) = ranked([Told(1, None, drift), Told(1, 0, sure), Told(2, 1, sure)])
     assert row.finding == sure and row.also == (drift,) and row.ranks == (0, 1)
     both(job, facts(3, "d"), facts(3, "d"))

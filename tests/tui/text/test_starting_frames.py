@@ -9,14 +9,20 @@ from adbg.tui.text.starting_frames import folded, starts
 
 LIBRARY = "/usr/lib/python3.12"
 STACK = [
-    "/me/train.py", f"{LIBRARY}/multiprocessing/process.py", f"{LIBRARY}/multiprocessing/process.py",
-    f"{LIBRARY}/multiprocessing/popen_fork.py", f"{LIBRARY}/multiprocessing/context.py", "/me/train.py",
+    ("/me/train.py", "train"), (f"{LIBRARY}/multiprocessing/process.py", "run"),
+    (f"{LIBRARY}/multiprocessing/process.py", "_bootstrap"),
+    (f"{LIBRARY}/multiprocessing/popen_fork.py", "_launch"), (f"{LIBRARY}/multiprocessing/context.py", "_Popen"),
+    ("/me/train.py", "<module>"),
+]  # fmt: skip
+WAITS = [
+    (f"{LIBRARY}/multiprocessing/connection.py", "_recv_bytes"),
+    (f"{LIBRARY}/multiprocessing/connection.py", "recv_bytes"), (f"{LIBRARY}/multiprocessing/queues.py", "get"),
 ]  # fmt: skip
 
 
 def test_whose_frames_they_are() -> None:
-    assert starts(multiprocessing.process.__file__) and starts(threading.__file__)
-    assert not starts("/me/multiprocessing/process.py") and not starts(f"{LIBRARY}/queue.py")
+    assert starts(multiprocessing.process.__file__, "_bootstrap") and starts(threading.__file__, "_bootstrap_inner")
+    assert not starts("/me/multiprocessing/process.py", "run") and not starts(f"{LIBRARY}/queue.py", "get")
 
 
 def test_a_row_of_them_is_one() -> None:
@@ -24,4 +30,5 @@ def test_a_row_of_them_is_one() -> None:
     assert list(folded(STACK, 3)) == [(number, 1) for number in range(6)], "one of them is selected"
     assert list(folded(STACK, 5)) == [(0, 1), (1, 4), (5, 1)]
     assert list(folded(STACK[:3])) == [(0, 1), (1, 1), (2, 1)], "two are shown as they are"
+    assert list(folded([*WAITS, *STACK])) == [(0, 1), (1, 1), (2, 1), (3, 1), (4, 4), (8, 1)], "what waits is shown"
     assert list(folded([])) == []

@@ -110,9 +110,10 @@ class ListsPanel(LinePanel):
         kind, style = _KIND.get(frame.kind, (frame.kind, "dim"))
         digits = len(str(len(self.frames) - 1))
         place = figures.place_in(frame.place.file, frame.place.line, width // 2) if frame.place else ""
+        name = "dim" if frame.place and starts(frame.place.file, frame.name) else "op"
         left: Spans = [
             ("▸" if row == self.frame else " ", "here"), (f"{row:>{digits}} ", "dim"), (f"{kind:<4} ", style),
-            (frame.name, "bold" if row == self.frame else "dim" if frame.place and starts(frame.place.file) else "op"),
+            (frame.name, "bold" if row == self.frame else name),
         ]  # fmt: skip
         return beside(left, [(place + " ", "dim")], width) if place else fit(left, width)
 

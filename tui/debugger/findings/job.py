@@ -74,13 +74,12 @@ class Job:
         return self._news(self._compared(facts.iteration, dict(sorted(known.items()))))
 
     def confirmed(self, finding: Finding) -> Finding:
-        """Of one rank, which alone cannot tell whether the program averages by itself: parameters that drift prove that
-        it does not."""
+        """Of one rank, which alone cannot tell whether the program averages by itself: parameters that drift say that
+        it does not, or from time to time only: a warning."""
         drift = self._found.get("drifted-parameters")
         if not is_passed_by(finding) or drift is None or drift.confidence <= 0 or not is_apart(drift):
             return finding
-        evidence = [each for each in finding.evidence if not each.endswith("decides it")]
-        return replace(finding, severity="error", confidence=0.93, evidence=[*evidence, *drift.evidence[:2]])
+        return replace(finding, severity="warning", confidence=0.8, evidence=[*drift.evidence[:2], *finding.evidence])
 
     @staticmethod
     def doubted(finding: Finding) -> Finding:

@@ -61,7 +61,7 @@ class Findings:
             found = self._job.add(process.info.rank or 0, facts)
             told = [(each, self._note((0, each.id), Told(process.number, None, each))) for each in found]
             if any(is_apart(each) and each.confidence <= 0 for each in found):  # averaged from time to time
-                sure = [(key, each) for key, each in self._told.items() if each.finding.severity == "error"]
+                sure = [(key, each) for key, each in self._told.items() if each.finding.severity == "warning"]
                 for key, each in sure:
                     if is_passed_by(each.finding):
                         less = self._job.doubted(each.finding)
@@ -80,7 +80,8 @@ class Findings:
 
     def worded(self, process: Process, finding: Finding) -> Finding:
         """As it is shown: its commands name the program, and what all ranks show proves it."""
-        finding = self._job.confirmed(finding)
+        with self._lock:
+            finding = self._job.confirmed(finding)
         if self._command:
             return in_own_words(finding, self.words)
         return in_own_words(finding, words_of(process.info.argv, process.info.cwd))

@@ -183,22 +183,19 @@ class DerivativeProbe(Probe):
         if sample.large:
             return []
         with self.quiet():
-            try:
-                return self._check_again(function, sample, True)
-            except own(Exception):
-                return self._check_again(function, sample, False)
+            return self._check_again(function, sample)
 
-    def _check_again(self, function: type, sample: Sample, double: bool) -> list[tuple[float, float]]:
-        """Of all needed arguments together: along one direction the change of the gradient along another one."""
-
-        def ready(value: Any) -> Any:
-            return self.widened(value) if double and self.is_tensor(value) and self.is_float(value) else value
-
-        values, needed = [ready(each) for each in sample.arguments], sample.needed
-        run = self._runner(function, sample)
-        if double and not all(self.is_double(each) for each in run(values)):
-            raise TypeError("its forward does not stay in double")
-        steps, _, steady, least = _DOUBLE if double else _SINGLE
+    def _check_again(self, function: type, sample: Sample) -> list[tuple[float, float]]:
+        """Of all needed arguments together: along one direction the change of the gradient along another one. In double
+        alone: in single, differences of gradients are noise."""
+        values = [
+            self.widened(each) if self.is_tensor(each) and self.is_float(each) else each for each in sample.arguments
+        ]
+        needed, run = sample.needed, self._runner(function, sample)
+        if not all(self.is_double(each) for each in run(values)):
+            return []
+        steps, _, steady, least = _DOUBLE
+        size = max(1.0, *(self._size_of(values[place]) for place in needed))
 
         def slope(by: float, along: Sequence[Any], directions: Sequence[Any]) -> float:
             given = list(values)
@@ -213,12 +210,17 @@ class DerivativeProbe(Probe):
                 [self.random_like(values[place], first + seed + 10 * place) for place in needed] for first in (200, 500)
             )
             first, second = [
-                (slope(step, along, directions) - slope(-step, along, directions)) / (2 * step) for step in steps
+                (slope(step * size, along, directions) - slope(-step * size, along, directions)) / (2 * step * size)
+                for step in steps
             ]
             if abs(first - second) <= steady * max(abs(first), abs(second)) + least:
                 found = self.again(run, values, needed, 7, directions)
                 pairs.append((second, math.fsum(self.dot(g, v) for g, v in zip(found, along) if g is not None)))
-        return pairs
+        return pairs if len(pairs) >= _STEADY else []
+
+    def _size_of(self, value: Any) -> float:
+        """Of its elements: 1e14 and 1e-6 more are the same number."""
+        return math.sqrt(self.dot(value, value) / max(1, self.size(value)))
 
     def _unasked(
         self, run: Callable[[list[Any]], list[Any]], values: list[Any], sample: Sample,
@@ -284,8 +286,7 @@ class DerivativeProbe(Probe):
     ) -> SlotCheck:  # fmt: skip
         steps, close, steady, least = figures
         value = values[place]
-        # By the size of the values: 1e14 and 1e-6 more are the same number.
-        size = max(1.0, math.sqrt(self.dot(value, value) / max(1, self.size(value))))
+        size = max(1.0, self._size_of(value))
         steps = (steps[0] * size, steps[1] * size)
         precision = "f64" if figures is _DOUBLE else "its own precision"
         if gradient is not None and self.shape(gradient) != self.shape(value):

@@ -221,8 +221,7 @@ class PaddleProbe(DerivativeProbe):
                 each = each.detach().clone()
                 each.stop_gradient = place not in needed
             leaves.append(each)
-        # The leaves themselves: a backward that gives None to an operator's node makes Paddle fail, or die.
-        outputs = run(leaves)
+        outputs = _run(run, leaves, needed)
         roots = [
             (each, (self.random_like(each, seed + n) * factor).astype(each.dtype))
             for n, each in enumerate(outputs)
@@ -241,7 +240,7 @@ class PaddleProbe(DerivativeProbe):
         wanted = [leaves[n] for n in needed]
         for each in wanted:
             each.stop_gradient = False
-        outputs = run(leaves)
+        outputs = _run(run, leaves, needed)
         roots = [(each, self.random_like(each, seed + n).astype(each.dtype)) for n, each in enumerate(outputs)]
         roots = [each for each in roots if not each[0].stop_gradient]
         first = paddle.grad(
@@ -250,3 +249,14 @@ class PaddleProbe(DerivativeProbe):
         sums = [(one * way.astype(one.dtype)).sum() for one, way in zip(first, directions) if one is not None]
         sums = [each for each in sums if not each.stop_gradient]
         return list(paddle.grad(sums, wanted, allow_unused=True)) if sums else [None] * len(needed)
+
+
+def _run(run: Callable[[list[Any]], list[Any]], leaves: list[Any], needed: list[int]) -> list[Any]:
+    """With the leaves themselves: a backward that gives None to an operator's node makes Paddle fail, or die. Of a
+    function that returns what it is given, which Paddle takes as one that works in place, with what is made of them."""
+    try:
+        return run(leaves)
+    except ValueError as error:
+        if "inplace strategy" not in str(error):
+            raise
+        return run([each * 1 if place in needed else each for place, each in enumerate(leaves)])

@@ -38,7 +38,7 @@ class GivenBack(Detector):
     tensor under its old name: ``device_head(Reverse.apply(feat))`` and then ``odour_head(feat)``. Paddle takes the
     function as one that works in place: the tensor is the function's result from there on, and the gradient of all
     that reads it afterwards goes through the function's backward. torch gives a new tensor, unless ``mark_dirty`` says
-    otherwise.
+    otherwise: of that nothing is told.
 
     Evidence: that both are one object, the line that reads it afterwards and the name there, and the norms of what the
     function's backward was given and returned.
@@ -58,21 +58,29 @@ class GivenBack(Detector):
         self._done: set[type] = set()
 
     def function(self, call: FunctionCall) -> None:
-        if call.error is not None or call.function in self._done:
-            return
+        if call.error is not None or call.function in self._done or self.facts.backend.name != "paddle":
+            return  # torch gives the same object only where ``mark_dirty`` says so
         if call.phase == "backward":
             read = self._read.get(call.function)
-            if read is not None:
+            # What is only looked at (``float(x.norm())`` for a log) has no gradient: no node of its line ran.
+            if read is not None and self.facts.made_in(read.at.file, read.at.line, read.at.line):
                 self._judge(read, call)
+            elif read is not None:
+                del self._read[call.function]  # another line may read it, too
             return
         results = call.results if isinstance(call.results, (tuple, list)) else (call.results,)
         for number, result in enumerate(results):
             argument = next((at for at, each in enumerate(call.arguments) if each is result), None)
-            if argument is not None and self.facts.backend.is_tensor(result):
+            if argument is not None and self._returned_alone(call, argument):
                 before = tuple(names_before(result))
                 if before:
                     given = _GivenBack(call.function, argument, number, before, call.line)
                     self._given.put(result, given, call.function.__name__, call.line)
+
+    def _returned_alone(self, call: FunctionCall, argument: int) -> bool:
+        """Its forward wrote nothing there: that Paddle takes it as in place is one step of the version."""
+        before = call.versions[argument] if argument < len(call.versions) else None
+        return before is not None and self.facts.backend.version_of(call.arguments[argument]) == before + 1
 
     def operator(self, call: OperatorCall) -> None:
         if call.error is not None or call.in_backward or not call.grad_mode:

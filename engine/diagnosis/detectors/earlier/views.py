@@ -235,7 +235,8 @@ class _Body:
             inner = _Body(owner, file, function, (), self._objects, self._depth + 1)
             list(inner._found(inner._nodes()))
             kept = {inner._kept(each.value) for each in returns_of(function) if each.value is not None}
-            if owner is self._owner and len(kept) == 1:
+            stores = any(_stores(each, f"self.{name}") for each in inside(function) for name in kept)  # a buffer
+            if owner is self._owner and len(kept) == 1 and not stores:
                 return kept.pop()
         return ""
 

@@ -37,7 +37,7 @@ from adbg.engine.types import SourceLine
 
 _TURNS = re.compile(r"\.(permute|transpose|t|swapaxes|moveaxis|T|mT|movedim)\b|\b(transpose|permute)\(")
 _FOLDS = re.compile(r"\.(?:view|reshape)\(\s*\[?-1\s*,|reshape\(\s*\w+\s*,\s*\[?-1\s*,")
-_DROPS = re.compile(r"\.squeeze\(\s*\)|\bsqueeze\(\s*[\w.]+\s*\)(?!\s*\.)")
+_DROPS = re.compile(r"\.squeeze\(\s*\)|\b(?:torch|paddle)\.squeeze\(\s*[\w.]+\s*\)")  # no axis is given
 _SPLITS = re.compile(r"\bsplit(?:_with_sizes)?\(")
 _RESHAPES = re.compile(r"\b(?:view|reshape|flatten|unflatten|rearrange|expand|resize)\w*\(")
 _MOST = 200  # nodes that are looked at
@@ -255,7 +255,7 @@ class OperatorError(Detector):
                 folded = self._in_history(value, _FOLDS)
                 if folded is not None:
                     return folded, f"{name} becomes {self._meta(value)} by line {folded.line}"
-        made = self._dropped(text, inputs) or self._split(steps, line_in(error, steps[place][0]), seen)
+        made = self._dropped(inputs) or self._split(steps, line_in(error, steps[place][0]), seen)
         if made is not None:
             return made
         batched = self._batch_changed(
@@ -287,13 +287,14 @@ class OperatorError(Detector):
         why = f"{name} was made under inference_mode, and autograd takes no such tensor (a clone() of it, or no_grad)"
         return (line, why) if line is not None else None
 
-    def _dropped(self, text: str, operands: list[tuple[str, Any]]) -> tuple[SourceLine, str] | None:
-        """The line that dropped an axis too many of an operand: ``squeeze()`` at a batch of one."""
-        ranks = {len(self._shape(value)) for _, value in operands}
-        if len(ranks) < 2 and not re.search(r"dimension|rank", text, re.I):
-            return None
-        for name, value in sorted(operands, key=lambda each: len(self._shape(each[1]))):
-            line = self._in_history(value, _DROPS)
+    def _dropped(self, operands: list[tuple[str, Any]]) -> tuple[SourceLine, str] | None:
+        """The line that dropped an axis too many of an operand: ``squeeze()`` at a batch of one, which another operand
+        still shows, with as many axes as this one had."""
+        shapes = [self._shape(value) for _, value in operands]
+        for name, value in operands:
+            shape = self._shape(value)
+            single = any(len(other) > len(shape) and other[0] == 1 for other in shapes)
+            line = self._in_history(value, _DROPS) if single else None
             if line is not None:
                 why = "squeeze() drops every axis of size 1, that of the batch too where it is of one sample"
                 return line, f"{name} is {self._meta(value)} by line {line.line}: {why}"

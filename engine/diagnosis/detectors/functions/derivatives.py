@@ -63,7 +63,9 @@ class _Seen:
         self.backwards = 0
         self.wrong: set[int] = set()  # places of gradients, also of those that the program does not need
         self.right: set[int] = set()
-        self.differentiated = False  # its backward ran with a graph of its own (create_graph)
+        self.kept: list[Any] = []  # samples, until it is known whether its backward is differentiated itself
+        self.inner = False  # a gradient of what it was given goes on to parameters
+        self.attributes: set[str] = set()  # of its context, which are tensors
         self.given: float | None = None  # to its backward: the gradient of a single number, where that is not 1
 
 
@@ -75,9 +77,9 @@ class WrongDerivative(Detector):
     Evidence: directional derivatives of the forward by finite differences, with two step sizes, beside what the
     backward gives, on copies of what the function was really given; the same with fresh memory filled with NaN, and
     with zeros. Gradients in the wrong order are told as such: along the same directions, what is given for one input
-    is what the forward changes by with the other. Of a function whose gradient is differentiated itself (create_graph),
-    how that gradient changes along a direction beside what the graph of its backward says: what forward computed and
-    saved is a constant there.
+    is what the forward changes by with the other. Of a function whose gradient is differentiated itself (a backward
+    went through what its backward computed), how that gradient changes along a direction beside what the graph of its
+    backward says: what forward computed and saved is a constant there.
     Mistaken for: a straight-through estimator, any function whose forward rounds, or one whose forward is the identity
     (a gradient that is scaled, clipped or reversed on purpose) is a note, and so
     is None for what such an estimator rounds to (a codebook). An approximation that is meant is a warning:
@@ -115,7 +117,6 @@ class WrongDerivative(Detector):
         if call.phase == "backward":
             self._last = call.function
             self._note_given(call)
-            self._note_graph(call)
         if call.error is not None or call.phase != "forward" or call.probe is None:
             return
         seen = self._seen.get(call.function)
@@ -124,6 +125,7 @@ class WrongDerivative(Detector):
                 return
             seen = self._seen[call.function] = _Seen(call.function, call.line)
         if len(seen.samples) < _SAMPLES and not seen.checked:
+            self._note_kept(seen, call)
             if has_effects(call.function):
                 seen.checked = True
                 self._why = f"{call.function.__name__} does more than compute: it was not run again"
@@ -145,41 +147,54 @@ class WrongDerivative(Detector):
             if read is not None and math.isfinite(read.flat[0]) and read.flat[0] != 1.0:
                 seen.given = read.flat[0]
 
-    def _note_graph(self, call: FunctionCall) -> None:
-        seen, backend = self._seen.get(call.function), self.facts.backend
-        if seen is not None and not seen.differentiated:
-            results = call.results if isinstance(call.results, (tuple, list)) else (call.results,)
-            seen.differentiated = any(backend.is_tensor(each) and backend.meta(each).requires_grad for each in results)
+    def _note_kept(self, seen: _Seen, call: FunctionCall) -> None:
+        facts, backend = self.facts, self.facts.backend
+        given = [each for each in call.arguments if backend.is_tensor(each) and backend.meta(each).requires_grad]
+        seen.inner = seen.inner or any(backend.has_graph(each) or facts.is_named(each) for each in given)
+        kept = getattr(call.context, "__dict__", {})
+        seen.attributes |= {name for name, each in kept.items() if backend.is_tensor(each)}
+
+    def _is_differentiated(self, seen: _Seen) -> bool:
+        """A backward went through a node that its own backward made, and what it lacks there would reach parameters."""
+        code = plain_code(seen.function, "backward")
+        tree = function_named(code.co_filename, code.co_firstlineno) if code is not None else None
+        if code is None or tree is None or not seen.inner:
+            return False
+        return self.facts.made_in(os.path.abspath(code.co_filename), tree.lineno, tree.end_lineno or tree.lineno)
 
     def at_stop(self, point: PausedPoint) -> None:
         self.end()
 
     def end(self) -> None:
         for seen in list(self._seen.values()):
-            if seen.checked:
-                continue
-            seen.checked = True
-            samples, seen.samples = seen.samples, []
-            calls: list[Sequence[SlotCheck]] = []
-            for sample in samples:
-                try:
-                    with self.facts.backend.user_mode():
-                        calls.append(seen.probe.check(seen.function, sample))
-                except own(Exception) as error:
-                    self._why = f"{seen.function.__name__} cannot be run again: {type(error).__name__}"
-            found: dict[int, list[SlotCheck]] = {}
-            others: dict[int, list[SlotCheck]] = {}
-            for check in (each for call in calls for each in call):
-                (found if check.asked else others).setdefault(check.place, []).append(check)
-            seen.wrong = {place for place, checks in [*found.items(), *others.items()] if _are_wrong(checks)}
-            seen.right = {place for place, checks in found.items() if all(each.agrees for each in checks)}
-            told = self._tell_exchanged(seen, [[each for each in call if each.asked] for call in calls])
-            straight = {place for place, checks in found.items() if any(_is_straight(check) for check in checks)}
-            for place, checks in found.items():
-                if place not in told:
-                    self._judge(seen, place, checks, bool(straight - {place}))
-            if seen.differentiated and not seen.wrong and found:
+            if not seen.checked:
+                self._check(seen)
+            if seen.kept and not seen.wrong and self._is_differentiated(seen):
+                samples, seen.kept = seen.kept, []
                 self._differentiate(seen, samples)
+
+    def _check(self, seen: _Seen) -> None:
+        seen.checked = True
+        samples, seen.samples = seen.samples, []
+        calls: list[Sequence[SlotCheck]] = []
+        for sample in samples:
+            try:
+                with self.facts.backend.user_mode():
+                    calls.append(seen.probe.check(seen.function, sample))
+            except own(Exception) as error:
+                self._why = f"{seen.function.__name__} cannot be run again: {type(error).__name__}"
+        found: dict[int, list[SlotCheck]] = {}
+        others: dict[int, list[SlotCheck]] = {}
+        for check in (each for call in calls for each in call):
+            (found if check.asked else others).setdefault(check.place, []).append(check)
+        seen.wrong = {place for place, checks in [*found.items(), *others.items()] if _are_wrong(checks)}
+        seen.right = {place for place, checks in found.items() if all(each.agrees for each in checks)}
+        told = self._tell_exchanged(seen, [[each for each in call if each.asked] for call in calls])
+        straight = {place for place, checks in found.items() if any(_is_straight(check) for check in checks)}
+        for place, checks in found.items():
+            if place not in told:
+                self._judge(seen, place, checks, bool(straight - {place}))
+        seen.kept = samples if found else []
 
     # ---- telling
 
@@ -248,9 +263,9 @@ class WrongDerivative(Detector):
                 self._why = f"{seen.function.__name__} cannot be differentiated again: {type(error).__name__}"
                 return
         wrong = [(one, two) for one, two in pairs if abs(one - two) > _APART * max(abs(one), abs(two), _LEAST)]
-        if not wrong or len(wrong) * 2 < len(pairs):
+        if len(wrong) < 2 or len(wrong) * 2 < len(pairs):
             return
-        name, saved = seen.function.__name__, kept_intermediate(seen.function)
+        name, saved = seen.function.__name__, kept_intermediate(seen.function, seen.attributes)
         what = f"{saved[0]}, which forward computed," if saved is not None else "what forward computed and kept"
         evidence = [
             f"random direction {n}: the gradient changes by {numeric:.6g} (finite differences), the graph of its "

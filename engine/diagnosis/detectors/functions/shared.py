@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from adbg.engine.diagnosis.detectors.functions.effects import plain_code
 from adbg.engine.diagnosis.source import assigned_names, called_name, function_named, inside, parameters_of, returns_of
@@ -30,8 +30,9 @@ def shared_line(function: type, wrong: Iterable[int], right: Iterable[int]) -> S
     return SourceLine(os.path.abspath(code.co_filename), max(lines), code.co_name) if lines else None
 
 
-def kept_intermediate(function: type) -> tuple[str, SourceLine] | None:
-    """(name, line) of what forward keeps for its backward, and that is neither an argument nor a result of it."""
+def kept_intermediate(function: type, attributes: Collection[str]) -> tuple[str, SourceLine] | None:
+    """(name, line) of what forward keeps for its backward, and that is neither an argument nor a result of it: what it
+    saves, else one of ``attributes`` of its context, which are tensors."""
     code = plain_code(function, "forward")
     tree = function_named(code.co_filename, code.co_firstlineno) if code is not None else None
     if code is None or tree is None:
@@ -41,17 +42,16 @@ def kept_intermediate(function: type) -> tuple[str, SourceLine] | None:
         results = each.value.elts if isinstance(each.value, (ast.Tuple, ast.List)) else [each.value]
         outer |= {result.id for result in results if isinstance(result, ast.Name)}
     computed = {name for node in inside(tree) if isinstance(node, ast.Assign) for name in assigned_names(node)} - outer
+    saved, set_ = [], []
     for node in sorted((each for each in inside(tree) if hasattr(each, "lineno")), key=lambda each: each.lineno):
-        kept: list[ast.expr] = []
         if isinstance(node, ast.Call) and called_name(node) == "save_for_backward":
-            kept = list(node.args)
-        elif isinstance(node, ast.Assign) and any(isinstance(each, ast.Attribute) for each in node.targets):
-            kept = [node.value]
-        for value in kept:
-            plain = value.id if isinstance(value, ast.Name) else ""
-            if plain in computed or (not plain and isinstance(value, (ast.Call, ast.BinOp))):
-                line = SourceLine(os.path.abspath(code.co_filename), node.lineno, code.co_name)
-                return plain or ast.unparse(value), line
+            saved += [(value, node.lineno) for value in node.args]
+        elif isinstance(node, ast.Assign) and any(getattr(each, "attr", "") in attributes for each in node.targets):
+            set_.append((node.value, node.lineno))
+    for value, line in (*saved, *set_):
+        plain = value.id if isinstance(value, ast.Name) else ""
+        if plain in computed or (not plain and isinstance(value, (ast.Call, ast.BinOp))):
+            return plain or ast.unparse(value), SourceLine(os.path.abspath(code.co_filename), line, code.co_name)
     return None
 
 

@@ -144,14 +144,14 @@ class InPlace(Detector):
 
     def function(self, call: FunctionCall) -> None:
         """Paddle counts it as a write where forward gives back what it was given; no operator tells of that."""
-        if call.phase != "forward" or call.error is not None:
+        if call.phase != "forward" or call.error is not None or self.facts.backend.name != "paddle":
             return
         results = call.results if isinstance(call.results, (tuple, list)) else (call.results,)
         for at, (value, before) in enumerate(zip(call.arguments, call.versions, strict=False)):
             returned = next((number for number, each in enumerate(results) if each is value), None)
             after = self.facts.backend.version_of(value) if before is not None and returned is not None else None
-            if before is None or after is None or after <= before:
-                continue
+            if before is None or after is None or after != before + 1:
+                continue  # with more than that its forward has written there itself
             where = self._where(value)
             if any(write.where & where and (write.after or 0) >= after for write in self._writes):
                 continue  # an operator of its forward wrote there

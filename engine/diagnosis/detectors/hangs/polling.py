@@ -30,6 +30,7 @@ _KEPT = (list, tuple, dict, set, frozenset)
 _SAYS = frozenset({"sleep", "print", "debug", "info", "warning", "write", "flush"})
 #: What a thread may do now and then without waking anybody.
 _NOTES = _SAYS | {"append", "time", "monotonic", "perf_counter", "add_scalar", "log", "format", "round", "len", "float"}
+_LITTLE = 2  # statements of a loop that only takes: what it takes, and where to
 _GIVES = frozenset({"set_result", "set_exception"})
 _PARTS = (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Constant)
 _SIGNALS = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGHUP", "SIGINT")
@@ -63,11 +64,12 @@ def _loop_at(file: str, line: int) -> ast.While | None:
 
 def counted_at(file: str, line: int) -> int:
     """The first line of the innermost loop around that line, where it goes round a number of times that is fixed as it
-    begins (``for _ in range(len(self))``) and nothing in it ends it; 0 elsewhere."""
+    begins (``for _ in range(len(self))``), nothing in it ends it, and it does little else than take; 0 elsewhere."""
     loop = _innermost(file, line)
     if not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call) or called_name(loop.iter) != "range":
         return 0
-    return 0 if any(isinstance(each, (ast.Break, ast.Return)) for each in ast.walk(loop)) else loop.lineno
+    ends = any(isinstance(each, (ast.Break, ast.Return)) for each in ast.walk(loop))
+    return 0 if ends or len(loop.body) > _LITTLE else loop.lineno
 
 
 def polls_at(file: str, line: int, values: Mapping[str, Any]) -> int:

@@ -139,7 +139,7 @@ class Standing(Detector):
         waited = _waited_for(main, waits)
         crossed = main.wants in waited.has and waited.wants in main.has  # each has what the other waits for
         line = main.line if crossed else waited.line or main.line
-        if line is main.line is not None and main.counted and not others:  # how often it takes is what is wrong
+        if certain and line is main.line is not None and _takes_more(main, others):
             line = replace(main.line, line=main.counted)
         self._told = self.facts.tell(
             Finding(
@@ -164,6 +164,11 @@ class Standing(Detector):
                 return True
         by_itself = limited or main.polls or any(each.polls or _by_itself(each) for each in others)
         return bool(by_itself) and seconds < _LOOKS
+
+
+def _takes_more(main: Wait, others: list[Wait]) -> bool:
+    """It takes from a queue as often as a loop says, and those that filled it are done."""
+    return main.counted > 0 and main.put > 0 and not main.timed and not others
 
 
 def _by_itself(wait: Wait) -> bool:
@@ -259,10 +264,9 @@ def _message(main: Wait, waited: Wait, others: list[Wait], below: dict[int, Proc
         rest = "none of its other threads does anything for which it could wait"
     if main.polls or main.timed or any(_by_itself(each) for each in others):
         return f"the program hangs, as far as can be seen: it waits in {_where(main)}, and {rest}"
-    if main.counted and not others and main.line is not None:
+    if main.line is not None and _takes_more(main, others):
         loop = replace(main.line, line=main.counted)
-        were = f", and {main.put} were put" if main.put >= 0 else ""
-        rest += f": the loop at {place(loop)} takes a number of items that is fixed before{were}"
+        rest += f": the loop at {place(loop)} takes a number of items that is fixed before, and {main.put} were put"
         return f"the program hangs: it waits in {_where(main)}, and {rest}"
     return f"the program hangs: it waits in {_where(main)}, and {rest}: nothing can wake it"
 

@@ -140,9 +140,11 @@ def _wait(name: str, innermost: types.FrameType, loops: bool) -> Wait | None:
     held = call.f_code.co_name == "acquire"
     wait = Wait(name, line, place, kind, _called(call), _timed(values), int(joins or 0), held, again=again, beats=beats)
     if kind == "thread" and call.f_code.co_name == "get" and line is not None and loops:
-        # Counted by ``put``; those that are taken count until ``task_done``, which few programs call.
+        # Counted by ``put``; those that are taken count until ``task_done``, where the program calls that.
         put = getattr(values.get("self"), "unfinished_tasks", -1)
-        wait = replace(wait, put=put if type(put) is int else -1, counted=polling.counted_at(line.file, line.line))
+        text = "".join(linecache.getlines(line.file))
+        known = type(put) is int and "task_done" not in text and "Thread(" in text  # else the loop itself fills it
+        wait = replace(wait, put=put if known else -1, counted=polling.counted_at(line.file, line.line))
     return wait
 
 

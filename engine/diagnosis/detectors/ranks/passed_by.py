@@ -87,7 +87,7 @@ class PassedBy(Detector):
         facts.tell(
             Finding(
                 0, "drifted-parameters", "note", 0.49, message, iteration=facts.iteration, forward=line,
-                cause=facts.cause(line), evidence=evidence, next=["info ranks"],
+                cause=facts.cause(line), evidence=evidence, next=["b backward-end", "rank diff grads"],
             )
         )  # fmt: skip
 

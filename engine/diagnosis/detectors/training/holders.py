@@ -318,7 +318,8 @@ class NotOptimized(LoopDetector):
         line, when, advice = optimizer.made, "was made", ""
         paths = [leaf.path for leaf in leaves]
         replaced = replacing(self._files(optimizer, leaves), paths, optimizer.variable.short)
-        if replaced is not None and line is not None and replaced.function != line.function:
+        late = replaced is not None and replaced.function != "__init__"  # else it ran before the optimizer was made
+        if late and replaced is not None and line is not None and replaced.function != line.function:
             line, advice = replaced, f"; make it after {place(replaced)}, which replaced them"
         if all(held.total for held in stale):  # no other order helps: the optimizer was right until then
             when = "had trained the ones before"

@@ -78,7 +78,12 @@ def _program(forward: str, returned: str = "x  # CAUSE", backward: str = "-ctx.b
 
 
 BROKEN = {"beside": _program(BESIDE), "in a layer": _program(IN_A_LAYER), "in a list": _program(IN_A_LIST)}
+LOGGED = """kinds = self.kinds(Reverse.apply(features, 0.5))
+        assert float(features.norm()) > 0
+        value = self.values(self.body(x))"""
+WRITTEN = _program(LOGGED, "x.scale_(1.0)")  # its forward writes there itself
 HEALTHY = {
+    "it is only looked at": _program(LOGGED),
     "read before": _program(ADDED),
     "a copy": _program(BESIDE, "x.clone()"),
     "nothing is changed": _program(BESIDE, backward="dy"),
@@ -92,7 +97,7 @@ MEANT = _program(ALL_OF_IT)  # the name is given the result: all that reads it i
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     texts = {f"broken {key}": text for key, text in BROKEN.items()}
     texts |= {f"healthy {key}": text for key, text in HEALTHY.items()}
-    texts["meant"] = MEANT
+    texts |= {"meant": MEANT, "written": WRITTEN}
     return diagnose_each("paddle", tmp_path_factory.mktemp("programs"), texts)
 
 
@@ -110,6 +115,10 @@ def test_what_changes_no_other_gradient_is_not_told(runs: dict[str, Run], key: s
     run = runs[f"healthy {key}"]
     assert not any(found["kind"] == "function-contract" for found in run.every), run
     assert "turned False" in run.output, run.output
+
+
+def test_what_forward_writes_itself_is_no_tensor_that_is_only_returned(runs: dict[str, Run]) -> None:
+    assert not any(found["kind"] == "function-contract" for found in runs["written"].every), runs["written"]
 
 
 def test_a_name_that_is_given_the_result_is_not_told(runs: dict[str, Run]) -> None:

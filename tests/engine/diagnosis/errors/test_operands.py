@@ -245,6 +245,20 @@ net = Net()
 for rows in (6, 6, 1):
     net(noise(rows, 2, 9), noise(rows, 3)).square().mean().backward()
 """
+# What squeezes an axis that it added drops nothing of the batch's, and neither does one that finds nothing to drop.
+SQUEEZED = """
+class Net(Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(3, 10), nn.Linear(10, 1)
+        self.other = nn.Linear(12, 1)  # CAUSE
+    def forward(self, x, wide):
+        h = self.body(x.unsqueeze(1)).squeeze(1).squeeze()
+        return self.other(h) if wide else self.head(h)
+net = Net()
+for wide in (False, False, True):
+    net(noise(8, 3), wide).square().mean().backward()
+"""
 # Paddle is told how many parts to make, torch how large one is: of 24 hours four, or six.
 PARTS = """
 SIZE, COUNT = 4, 6
@@ -280,6 +294,7 @@ BOTH = {
     "counted": COUNTED,
     "fixed": FIXED,
     "dropped": DROPPED,
+    "squeezed": SQUEEZED,
     "parts": PARTS,
     "parts of a graph": PARTS_OF_GRAPH,
     "double": DOUBLE,

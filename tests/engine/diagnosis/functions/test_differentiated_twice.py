@@ -93,6 +93,15 @@ BROKEN = {
     ).replace("ctx.gate = gate  # CAUSE", "ctx.x = x\n        ctx.gate = gate  # CAUSE"),
     "inline": _program("ctx.save_for_backward(fw.cos(x))  # CAUSE\nreturn fw.sin(x)", "return grad * saved(ctx)[0]"),
 }
+SAVED = "slope = fw.cos(x)\nctx.save_for_backward(slope)\nreturn fw.sin(x)", "return grad * saved(ctx)[0]"
+BROKEN["beside what is no tensor"] = _program(
+    "ctx.size = x.shape\nslope = fw.cos(x)\nctx.save_for_backward(slope)  # CAUSE\nreturn fw.sin(x)", SAVED[1]
+)
+# The number alone is used: of a gradient that is detached, of the slope at what is given and no parameter's.
+DETACHED = _program(*SAVED, slopes="second = y + slope_of(y * x, x).detach()")
+INPUT = _program(*SAVED).replace(
+    "nn.Sequential(nn.Linear(1, 8), Act(), nn.Linear(8, 1))", "nn.Sequential(Act(), nn.Linear(1, 8), nn.Linear(8, 1))"
+).replace("second = slope_of(slope_of(y * x, x), x)", "second = slope_of(y, x)")  # fmt: skip
 HEALTHY = {
     "the input": _program("ctx.save_for_backward(x)\nreturn fw.sin(x)", "return grad * fw.cos(saved(ctx)[0])"),
     "a square": _program("ctx.save_for_backward(x)\nreturn x * x", "return grad * 2 * saved(ctx)[0]", "x * x"),
@@ -107,8 +116,9 @@ ONCE = _program(  # nobody asks for a second derivative of it
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     texts = {**{f"broken {k}": t for k, t in BROKEN.items()}, **{f"healthy {k}": t for k, t in HEALTHY.items()}}
-    once = ONCE[: ONCE.index("at = data")] + ONCE[ONCE.index("net = nn.") :]
-    texts = {key: HEAD[request.param] + text for key, text in {**texts, "once": once}.items()}
+    for name, text in {"once": ONCE, "detached": DETACHED, "of the input": INPUT}.items():
+        texts[name] = text[: text.index("at = data")] + text[text.index("net = nn.") :]  # the witness does it twice
+    texts = {key: HEAD[request.param] + text for key, text in texts.items()}
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
 
 
@@ -135,5 +145,6 @@ def test_what_is_right_twice_is_not_told(runs: dict[str, Run], name: str) -> Non
 
 
 @each
-def test_what_is_differentiated_once_is_right(runs: dict[str, Run]) -> None:
-    assert not any(found["kind"] == "wrong-derivative" for found in runs["once"].every), runs["once"]
+@pytest.mark.parametrize("name", ["once", "detached", "of the input"])
+def test_what_reaches_no_parameter_is_not_told(runs: dict[str, Run], name: str) -> None:
+    assert not any(found["kind"] == "wrong-derivative" for found in runs[name].every), runs[name]

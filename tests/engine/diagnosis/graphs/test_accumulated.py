@@ -68,6 +68,16 @@ PARTED = ARRAY.replace("row = self.rows[at]", "row = self.cut(at)").replace(
     "    def __len__(self):", "    def cut(self, at):\n        return self.rows[at]\n    def __len__(self):"
 )
 PARTED_COPY = PARTED.replace("return self.rows[at]", "return self.rows[at].copy()").replace("  # CAUSE", "")
+# A scratch buffer that a method fills anew, and gives.
+FILLED = (
+    PARTED.replace(
+        "        return self.rows[at]\n    def __len__",
+        "        self.scratch[0] = self.rows[at]\n        return self.scratch[0]\n    def __len__",
+    )
+    .replace("self.rows, self.train", "self.scratch, self.rows, self.train")
+    .replace("= np.random.default_rng(0)", '= np.zeros((1, 4), "float32"), np.random.default_rng(0)')
+    .replace("  # CAUSE", "")
+)
 # Normalised in place at each visit, by an object that several data sets share; what is stored is a list.
 TRANSFORM = (
     FIT
@@ -355,7 +365,7 @@ BACK = (
     .replace("  # CAUSE", "")
 )
 HEALTHY = {
-    "cut out, a copy": PARTED_COPY, "back": BACK, "fresh": FRESH, "kept": KEPT, "cloned": CLONED,
+    "filled": FILLED, "cut out, a copy": PARTED_COPY, "back": BACK, "fresh": FRESH, "kept": KEPT, "cloned": CLONED,
     "scratch": SCRATCH, "always the same part": ALWAYS,
     "copy": COPY, "copied": COPIED, "once": ONCE, "ring": RING, "clones": CLONES, "picked": PICKED, "centred": CENTRED,
     "rectified": RECTIFIED, "moved": MOVED,
