@@ -198,7 +198,7 @@ class StopContext:
             point.backend, point.graph, point.key, point.stop.index, point.grad_outputs, point.grad_inputs, frame
         )
         if over is not None:
-            names.over = OverFrame(over, self._running_with)
+            names.over = OverFrame(over, lambda name: self._running_with(name, over))
         if point.key is not None:
             hand = self.gradients.for_reading if reads else self.gradients.for_writing
             names.names.update({kind: _late(hand, kind) for kind in GRADIENT_NAMES})
@@ -215,10 +215,14 @@ class StopContext:
                 return frame
         return None
 
-    def _running_with(self, name: str) -> str:
-        """Which running frame has ``name``, in words; "" for none."""
+    def _running_with(self, name: str, over: SourceLine) -> str:
+        """Which running frame has ``name``, in words; "" for none. One of the same function may be the same call, which
+        went on, or a later one."""
         for entry in self.frames:
             if entry.python is not None and name in entry.python.f_locals:
+                at = entry.location
+                if at is not None and (at.file, at.function) == (over.file, over.function):
+                    return f"frame {entry.id - 1}, {entry.name}, still runs and has {name!r} as it is now"
                 return f"frame {entry.id - 1}, {entry.name}, has another {name!r}: `frame {entry.id - 1}`"
         return ""
 

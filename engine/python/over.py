@@ -44,7 +44,7 @@ class OverFrame:
     def refusal(self, name: str) -> tuple[str, str]:
         """Why ``name`` is not known here, and what to do."""
         return (
-            f"{name!r} is not known in {self}: that call of the forward is over and its locals are gone",
+            f"{name!r} is not known in {self}: its locals as the forward had them are gone",
             self.elsewhere(name) or "what it saved is in `saved`; `where` shows the frames that run",
         )
 
