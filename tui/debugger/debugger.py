@@ -267,6 +267,8 @@ class Debugger:
         with model.changed:
             process, stop = self.current, self.stop
             if process is not None and isinstance(arguments, protocol.Continue) and self.stop_all.holds(process):
+                # A stop at a breakpoint that was deleted meanwhile is not shown: that rank goes on with the others.
+                self.run.waiting[:] = [each for each in self.run.waiting if not self._is_over(each)]
                 if self.model.waiting:  # their stops come first: nobody moves before they were seen
                     model.show_next()
                     return
@@ -296,6 +298,10 @@ class Debugger:
             raise
         model.tell(events.Resumed(process))
         self._after_resume(isinstance(arguments, protocol.Continue))
+
+    def _is_over(self, process: Process) -> bool:
+        numbers = process.stop.breakpoints if process.stop is not None else ()
+        return bool(numbers) and self.settings.removed.issuperset(numbers)
 
     def resume_all(self) -> None:
         """``continue all``: the current process and those whose stops were waiting to be shown."""

@@ -33,6 +33,7 @@ class Settings:
     def __init__(self, model: Model, stop_at_entry: bool) -> None:
         self._model = model
         self.list = BreakpointList()
+        self.removed: set[int] = set()  # numbers that the user deleted: numbers are not given twice
         self.stop_at_entry = stop_at_entry  # where the first backward begins
         self._error_stops = True
         self._vlog: tuple[protocol.Vlog, ...] = ()
@@ -100,6 +101,7 @@ class Settings:
     def remove_breakpoint(self, number: int) -> None:
         with self._model.lock:
             self.list.remove(number)
+            self.removed.add(number)
         self._mirror()
 
     def _drop(self, number: int) -> None:

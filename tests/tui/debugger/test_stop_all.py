@@ -92,6 +92,16 @@ def test_with_set_stop_one_the_others_go_on_from_their_first_backward(watched: M
     assert len(one.of(events.Stopped)) == 1 and not one.of(events.StopQueued)
 
 
+def test_a_stop_at_a_breakpoint_that_was_deleted_is_not_shown(watched: Make) -> None:
+    one = stopped(watched, 2, lambda agent: None)
+    one.wait(events.StopQueued)
+    one.run("delete 1")
+    one.debugger.resume(protocol.Continue())
+    one.settle(State.EXITED)
+    assert len(one.of(events.Stopped)) == 1
+    assert all(len(asked(agent, protocol.Continue)) == 1 for agent in one.program.agents)
+
+
 def test_set_stop_one_leaves_the_others_alone(watched: Make) -> None:
     one = watched(ranks=2, prepare=only_rank_0_works)
     one.start()
