@@ -161,7 +161,8 @@ def test_a_loss_of_something_else_than_was_meant(runs: dict[str, Run], name: str
 
 @pytest.mark.parametrize("name", numbered(NOTES))
 def test_a_line_that_may_be_meant_is_noted(runs: dict[str, Run], name: str) -> None:
-    assert runs[name].check_first(kind_of(name))["severity"] == "note"
+    severity = "warning" if kind_of(name) == "wrong-axis" else "note"  # of a matrix that is not symmetric
+    assert runs[name].check_first(kind_of(name))["severity"] == severity
 
 
 def test_losses_that_are_meant(runs: dict[str, Run]) -> None:
