@@ -293,7 +293,7 @@ def _reduced(bodies: Mapping[int, protocol.DigestBody], ranks: Mapping[int, Proc
     reducer = next((body.reducer for body in bodies.values() if body.reducer), "")
     if not reducer:
         return (
-            "no wrapper that reduces gradients ran here (called past DistributedDataParallel, a model has none): they "
+            "no wrapper reduces gradients here (none ran: called past DistributedDataParallel, a model has none): they "
             "are those of each rank's own data until the script reduces them; "
             "`rank diff grads` at a stop after that compares what the optimizer gets"
         )
