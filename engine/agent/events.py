@@ -18,8 +18,9 @@ from adbg.engine.session.stop_point import PausedPoint
 from adbg.engine.types import BriefCall, BriefRun, BriefRuns, StopReason
 
 CALM = 0.25  # seconds: so late calls may be told that a backend ran without a word
-# The same where all their nodes are recorded, and what waits is lost if the process is killed. Every 50 ms it was one
-# transaction of the record for some thirty calls of 1.4 ms: a twentieth of each.
+# The same where all their nodes are recorded, and what waits is lost if the process is killed. Every 50 ms, and call by
+# call (``Recorder.briefs``), the threads that write and send took 66 and 49 us of CPU a step of the bench's tiny
+# transformer; so they take 38 and 23.
 RECORDED = 0.2
 FIRST = 100  # calls of a process that are told at once: it may be killed behind any of them
 MOST_ROWS = 20_000  # of a call whose nodes were written down, 50 bytes each on the wire

@@ -35,7 +35,7 @@ MAX_LOGS = 20_000  # waiting entries above which log records are dropped, and co
 MOST_GRAPHS = 1024  # whose newest call is known
 MAX_BATCHES = 2000  # the same for batches of nodes
 PACK = 256 << 10  # bytes of nodes in one entry
-MAX_PACKS = 64  # entries of that kind that wait: 16 MB
+MAX_PACKS = 64  # entries of that kind that wait: 16 MB, more where one call has over 8,000 nodes
 MAX_EVENTS = 200_000  # the same for node events; everything else is never dropped
 
 Problem = Callable[[str], None]
