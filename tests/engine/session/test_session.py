@@ -65,7 +65,7 @@ def test_who_waits_for_this_process_can_tell_that_it_is_stopped(start: Start) ->
     before = sorted(file.read_text() for file in Path("/proc/self/task").glob("*/comm"))
     peer, debuggee = start(lambda b: b.backward(FakeGraph.chain(5, 2.0)), "MulBackward0#3")
     peer.stopped()
-    assert is_stopped(os.getpid())
+    wait_until(lambda: is_stopped(os.getpid()), "it says so, once the front end was told", 10)
     assert rest({}, {}, 1.0) and not rest(*[{1: Process(0.0, ("futex",), True)}] * 2, 1.0)
     peer.request("continue")
     debuggee.join()
