@@ -35,7 +35,7 @@ MAX_LOGS = 20_000  # waiting entries above which log records are dropped, and co
 MOST_GRAPHS = 1024  # whose newest call is known
 MAX_BATCHES = 2000  # the same for batches of nodes
 PACK = 256 << 10  # bytes of nodes in one entry
-MAX_PACKS = 64  # entries of that kind that wait: 16 MB, more where one call has over 8,000 nodes
+MAX_PACKED = 16 << 20  # bytes of nodes that wait in entries of that kind
 MAX_EVENTS = 200_000  # the same for node events; everything else is never dropped
 
 Problem = Callable[[str], None]
@@ -51,7 +51,7 @@ class Recorder:
         self._on_problem = on_problem
         self._queue: collections.deque[tuple[Any, ...]] = collections.deque()
         self._next = 1  # number of what is handed over next
-        self._packs = 0  # entries with nodes of many calls that wait
+        self._packed = 0  # bytes of nodes that wait in entries of many calls
         self._numbering = threading.Lock()
         self._wake = Flag()
         self._urgent = Flag()
@@ -191,13 +191,14 @@ class Recorder:
             end = min(start + share, every)
             call = runs.call._replace(number=runs.call.number + start, iteration=runs.call.iteration + start)
             packed, events = nodes[start:end], sum(counts[start:end])
-            if packed and self._packs >= MAX_PACKS:
+            size = sum(map(len, packed))
+            if size and self._packed >= MAX_PACKED:
                 self._dropped += events // 2
-                packed, events = (), 0
+                packed, events, size = (), 0, 0
             part = BriefRuns(call, runs.began[start:end], runs.us[start:end], packed, runs.source)
             same = bool(packed) and self._has_graph(runs.source, call.number + end - start - 1)
             with self._numbering:
-                self._packs += bool(packed)
+                self._packed += size
             self._put(("briefs", self._numbers(events + 2 * (end - start)), epoch, part, same))
 
     def backward_end(self, number: int, us: float | None = None, error: str = "") -> None:
@@ -370,7 +371,7 @@ class Recorder:
                     item = self._queue.popleft()
                     if item[0] == "briefs" and item[3].nodes:
                         with self._numbering:
-                            self._packs -= 1
+                            self._packed -= sum(map(len, item[3].nodes))
                     batch.add(item)
                 batch.commit()
             finally:

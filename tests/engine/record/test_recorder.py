@@ -483,7 +483,7 @@ def test_many_calls_at_once_are_recorded_as_one_by_one(tmp_path: Path) -> None:
 def test_under_pressure_nodes_of_many_calls_are_dropped_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder_module, "MAX_PACKS", 2)
+    monkeypatch.setattr(recorder_module, "MAX_PACKED", 2 * ROW.size)
     monkeypatch.setattr(recorder_module, "PACK", 1)  # an entry for each call
     recorder = Recorder.open(tmp_path / "run")
     call = BriefCall(1, 1, ("A",), "backward", 1, 0, "/me/train.py", 88)
