@@ -14,6 +14,7 @@ from adbg.engine.places import parsed
 from adbg.engine.types import SourceLine
 
 _LARGEST = 20_000  # lines of a file that is parsed
+_BLANK = frozenset({"zeros", "zeros_like", "empty", "empty_like", "ones", "ones_like", "full", "full_like"})
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
@@ -241,8 +242,9 @@ def returns_of(function: ast.AST) -> list[ast.Return]:
 
 def line_of_result(file: str, function: ast.AST, place: int, factor: bool = False) -> int:
     """Where a function makes its ``place``-th result: the last return, or the line that gave the variable which it
-    returns there its value. ``factor``: of a product of an argument and a variable that the function computes, the line
-    that computes the variable."""
+    returns there its value, or filled it: ``out[rows] += g`` after ``out = g.new_zeros(n)``. ``factor``: of a product
+    of an argument and a variable that the function computes, the line that computes the variable. What was only taken
+    from the context is made by no line of it."""
     returns = returns_of(function)
     if not returns:
         return getattr(function, "lineno", 0)
@@ -262,11 +264,51 @@ def line_of_result(file: str, function: ast.AST, place: int, factor: bool = Fals
             break
         else:
             made = assigned_before(file, line, value.id)
-        if made is None or made[0] >= line:
+            if made is not None and made[0] < line and _is_blank(made[1], function):
+                filled = _filled(function, value.id, made[0], line)
+                if filled:
+                    return filled
+        if made is None or made[0] >= line or _is_taken(made[1], function):
             break
         line, statement = made
         value = getattr(statement, "value", None)
     return line
+
+
+def _is_blank(statement: ast.AST, function: ast.AST) -> bool:
+    """Whether it makes a tensor that has yet to be filled, or a copy of an argument."""
+    value = getattr(statement, "value", None)
+    called = called_name(value) if isinstance(value, ast.Call) else ""
+    return called.removeprefix("new_") in _BLANK or (called == "clone" and _is_given(statement, function))
+
+
+def _filled(function: ast.AST, name: str, after: int, before: int) -> int:
+    """The last statement between two lines that writes into what a variable holds; 0 where none does."""
+    found = [0]
+    for node in inside(function):
+        here = getattr(node, "lineno", 0)
+        if not after < here < before:
+            continue
+        into: list[ast.expr] = []
+        if isinstance(node, (ast.Assign, ast.AugAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            into = [each.value if isinstance(each, ast.Subscript) else each for each in targets
+                    if isinstance(each, ast.Subscript) or isinstance(node, ast.AugAssign)]  # fmt: skip
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.endswith("_"):
+            into = [node.func.value]
+        if any(isinstance(each, ast.Name) and each.id == name for each in into):
+            found.append(here)
+    return max(found)
+
+
+def _is_taken(statement: ast.AST, function: ast.AST) -> bool:
+    """``x, = ctx.saved_tensors``, ``x = ctx.x``"""
+    value = getattr(statement, "value", None)
+    if isinstance(value, ast.Call) and called_name(value) == "saved_tensor":  # Paddle's is a method
+        value = value.func
+    return isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name) and (
+        value.value.id in parameters_of(function)[:1]
+    )  # fmt: skip
 
 
 def _factor(function: ast.AST, value: ast.AST | None) -> ast.Name | None:

@@ -43,13 +43,26 @@ def _stored(line: SourceLine, names: Sequence[str]) -> tuple[SourceLine, str] | 
         if node.lineno <= line.line:
             continue
         if isinstance(node, ast.Assign):
-            kept = [each for each in node.targets if isinstance(each, (ast.Attribute, ast.Subscript))]
-            if kept and as_they_are(node.value) & known:
+            kept = [
+                target for target, value in _pairs(node)
+                if isinstance(target, (ast.Attribute, ast.Subscript)) and as_they_are(value) & known
+            ]  # fmt: skip
+            if kept:
                 found = SourceLine(line.file, node.lineno, line.function), ast.unparse(kept[0])
             known |= unpacked(node, known)
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            into = _filled(node.value, known)
+            if isinstance(into, ast.Attribute):
+                found = SourceLine(line.file, node.lineno, line.function), ast.unparse(into)
             found = _stored_by(line.file, node.value, known) or found
     return found
+
+
+def _filled(call: ast.Call, names: set[str]) -> ast.expr | None:
+    """``self.history`` of ``self.history.append(state)``."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in _FILLERS:
+        return None
+    return call.func.value if any(as_they_are(each) & names for each in call.args) else None
 
 
 def in_order(scope: ast.AST | None) -> list[ast.stmt]:
@@ -60,13 +73,20 @@ def in_order(scope: ast.AST | None) -> list[ast.stmt]:
 
 def unpacked(node: ast.Assign, known: set[str]) -> set[str]:
     """The variables that get one of ``known``, or a part of it, as it is: ``hidden, memory = state``."""
-    found: set[str] = set()
+    return {
+        each.id for each, value in _pairs(node) if isinstance(each, ast.Name) and as_they_are(value) & known
+    }  # fmt: skip
+
+
+def _pairs(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Each target with its value, both values of ``self.v, self.s = v, s`` too."""
     for target in node.targets:
-        flat = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
-        values = node.value.elts if isinstance(node.value, (ast.Tuple, ast.List)) else [node.value] * len(flat)
-        for each, value in zip(flat, values):
-            found |= {each.id} if isinstance(each, ast.Name) and as_they_are(value) & known else set()
-    return found
+        if not isinstance(target, (ast.Tuple, ast.List)):
+            yield target, node.value
+            continue
+        values = node.value.elts if isinstance(node.value, (ast.Tuple, ast.List)) else []
+        each = values if len(values) == len(target.elts) else [node.value] * len(target.elts)
+        yield from zip(target.elts, each)
 
 
 def _stored_by(file: str, call: ast.Call, names: set[str]) -> tuple[SourceLine, str] | None:
@@ -165,11 +185,13 @@ def as_they_are(expression: ast.expr) -> set[str]:
 
 
 def _of_path(expression: ast.expr) -> set[str]:
-    """``state`` of ``state[1].cell``, where that may be a tensor with its graph."""
+    """``state`` of ``state[1].cell``, where that may be a tensor with its graph; of ``(old + [state])[-2:]`` too."""
     while isinstance(expression, (ast.Attribute, ast.Subscript)):
         if isinstance(expression, ast.Attribute) and expression.attr in _BARE:
             return set()
         expression = expression.value
+    if isinstance(expression, ast.BinOp):
+        return as_they_are(expression)
     return {expression.id} if isinstance(expression, ast.Name) else set()
 
 
@@ -186,6 +208,9 @@ def parts_of(expression: ast.expr) -> list[ast.expr]:
         inner = [*expression.elts]
     elif isinstance(expression, ast.Dict):
         inner = [*expression.values]
+    elif isinstance(expression, ast.BinOp) and isinstance(expression.op, ast.Add):  # lists, as one of them is
+        both = [expression.left, expression.right]
+        inner = [*both] if any(isinstance(each, (ast.Tuple, ast.List)) for each in both) else []
     elif isinstance(expression, ast.Call):
         name = called_name(expression)
         if ast.unparse(expression.func) in _CONTAINERS or is_made(expression) or name == "_replace":

@@ -11,7 +11,7 @@ from adbg.engine.backends.base import FunctionCall, SlotCheck
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.functions.effects import has_effects, plain_code
 from adbg.engine.diagnosis.detectors.functions.orders import exchanged, returned_at, unpacked_at
-from adbg.engine.diagnosis.detectors.functions.shared import kept_intermediate, shared_line
+from adbg.engine.diagnosis.detectors.functions.shared import adds_once, kept_intermediate, shared_line
 from adbg.engine.diagnosis.detectors.functions.surrogates import rounds, surrogate
 from adbg.engine.diagnosis.detectors.numbers import values
 from adbg.engine.diagnosis.detectors.numbers.own_backward import unwritten
@@ -359,6 +359,8 @@ class WrongDerivative(Detector):
             of = Facts.some([argument_name(seen.function, each) for each in sorted(seen.wrong)])
             evidence = [*evidence, f"the gradients of {of} are all wrong, and all are made of what this line computes"]
         cause = cause or shared or result_line(seen.function, place, factor=kind == "wrong-derivative")
+        once = adds_once(cause)
+        evidence = [*evidence, once] if once else evidence
         evidence = [*evidence, *[
             f"random direction {n}: the forward changes by {numeric:.6g} (finite differences, {check.precision}), its "
             f"backward says {'None' if check.missing else format(analytic, '.6g')}"

@@ -8,7 +8,15 @@ import os
 from collections.abc import Collection, Iterable
 
 from adbg.engine.diagnosis.detectors.functions.effects import plain_code
-from adbg.engine.diagnosis.source import assigned_names, called_name, function_named, inside, parameters_of, returns_of
+from adbg.engine.diagnosis.source import (
+    assigned_names,
+    called_name,
+    function_named,
+    inside,
+    nodes_of,
+    parameters_of,
+    returns_of,
+)
 from adbg.engine.types import SourceLine
 
 
@@ -53,6 +61,20 @@ def kept_intermediate(function: type, attributes: Collection[str]) -> tuple[str,
         if plain in computed or (not plain and isinstance(value, (ast.Call, ast.BinOp))):
             return plain or ast.unparse(value), SourceLine(os.path.abspath(code.co_filename), line, code.co_name)
     return None
+
+
+def adds_once(line: SourceLine | None) -> str:
+    """What a line does that adds to rows which an index names: to each of them once."""
+    for node in nodes_of(line.file) if line is not None else ():
+        if line is None or not isinstance(node, ast.AugAssign) or node.lineno != line.line:
+            continue
+        index = node.target.slice if isinstance(node.target, ast.Subscript) else None
+        if isinstance(index, (ast.Name, ast.Attribute)) and isinstance(node.op, (ast.Add, ast.Sub)):
+            return (
+                f"`{ast.unparse(node)}` adds once where an index occurs several times: index_add_(), or "
+                "index_put_() with accumulate=True, adds each"
+            )
+    return ""
 
 
 def _computed(function: ast.AST) -> dict[str, ast.stmt]:

@@ -9,7 +9,7 @@ import linecache
 import re
 import weakref
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,7 @@ class Shared:
     mark: int | None  # nodes made by then: others that saved what lies there may have it in memory that was freed since
     used: bool = False
     span: tuple[int, int] = (0, 0)
+    view: Any = None  # what the array was made of, until the next backward begins
 
 
 class Silent:
@@ -62,6 +63,7 @@ class Silent:
         self._late: Finding | None = None  # of a node of an earlier iteration, until the backward at hand has gone well
         self._holders: dict[int, Any] = {}  # the same -> the tensor that an array of it keeps alive
         self._shared: dict[tuple[int, tuple[int, int]], Shared] = {}  # by memory, and which part of it
+        self._bytes = 0  # of views that are kept
         self.told: set[tuple[str, int]] = set()  # lines that write
 
     # ---- arrays that share memory
@@ -75,7 +77,17 @@ class Silent:
             for at in where:
                 self._arrays[at] = line_of(call.lines)
                 self._holders[at] = ref
-                self._shared[at, span] = Shared(where, line_of(call.lines), ref, digest, version, mark, span=span)
+                self._shared[at, span] = Shared(
+                    where, line_of(call.lines), ref, digest, version, mark, span=span, view=self._kept(value)
+                )
+
+    def _kept(self, value: Any) -> Any:
+        """``x.detach()[:, :8].numpy()``: nothing else has that view, and the array keeps its memory alive mostly."""
+        size = sum(size for _, size in self.facts.backend.storages(value))
+        if self._bytes + size > _MOST or self.facts.backend.has_graph(value):
+            return None
+        self._bytes += size
+        return value
 
     @staticmethod
     def shares(call: OperatorCall) -> Any:
@@ -128,9 +140,12 @@ class Silent:
 
     def by_arrays(self, running: Running, uses: list[Use]) -> None:
         """Bytes that changed since an operator took them, while no version moved."""
-        dead = {key: each for key, each in self._shared.items() if each.ref() is None}
-        self._by_saved(running, dead, uses)
-        for gone in dead:
+        noted = {key: each for key, each in self._shared.items() if not each.used}
+        self._by_saved(running, noted, uses)
+        for each in noted.values():
+            each.view = None
+        self._bytes = 0
+        for gone in [key for key, each in self._shared.items() if each.ref() is None]:
             del self._shared[gone]
         for (at, _), shared in tuple(self._shared.items()):
             value = shared.ref()
@@ -157,28 +172,26 @@ class Silent:
         self.facts.tell(self._found(running, key, line, message, evidence, 0.85))
 
     def _by_saved(self, running: Running, shared: dict[tuple[int, tuple[int, int]], Shared], uses: list[Use]) -> None:
-        """The tensor that the array was made of is gone (``x.detach().numpy()``): its memory is that of what a node
-        saved. One that was made since saved something else, which may lie where the tensor lay."""
+        """An array that was made of what a node had saved by then (``x.detach().numpy()``). A node that was made since
+        saved something else, which may lie where a tensor lay that is gone."""
         known = {at for use in uses if shared for where, _, _ in (*use.takes, *use.makes) for at in where}
-        asked = {key: each for key, each in shared.items() if key[0] in known}
+        asked = [each for key, each in shared.items() if key[0] in known]
         if not asked or self._hidden(running):
             return
         call, backend = running.call, self.facts.backend
         for key in call.order():
-            for each in () if call.is_accumulate(key) else call.saved(key):
-                if each.value is None or each.state is not ValueState.OK or not backend.is_tensor(each.value):
+            for saved in () if call.is_accumulate(key) else call.saved(key):
+                value = saved.value
+                if value is None or saved.state is not ValueState.OK or not backend.is_tensor(value):
                     continue
-                span = span_of(each.value)
-                if span == EVERYWHERE:  # several views have that
-                    continue
-                for at, _ in backend.storages(each.value):
-                    found = asked.get((at, span))
-                    if found is None or backend.version_of(each.value) != found.version:
+                storages = backend.storages(value)
+                for found in (each for each in asked if any(at in each.where for at, _ in storages)):
+                    if not _lies_in(found, value, storages) or backend.version_of(value) != found.version:
                         continue
                     seq = call.describe(key).seq
                     if seq is not None and found.mark is not None and seq >= found.mark:
                         continue
-                    if self._digest(each.value) != found.digest:
+                    if self._digest(value if found.view is None else found.view) != found.digest:
                         self._tell_array(running, key, found)
                         return
 
@@ -313,6 +326,16 @@ def span_of(value: Any) -> tuple[int, int]:
             begin = int(value.data_ptr())
             return begin, begin + int(value.numel()) * int(value.element_size())
     return EVERYWHERE
+
+
+def _lies_in(shared: Shared, value: Any, storages: Sequence[tuple[int, int]]) -> bool:
+    """Whether what the array was made of is ``value`` or a part of it. Several views have the span ``EVERYWHERE``: of
+    the one that is kept it is known to lie in a tensor that fills its memory."""
+    span = span_of(value)
+    if span == EVERYWHERE or shared.view is None:
+        return span == shared.span != EVERYWHERE
+    whole = span[1] - span[0] == sum(size for _, size in storages)
+    return whole or (span[0] <= shared.span[0] and shared.span[1] <= span[1])
 
 
 def overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:

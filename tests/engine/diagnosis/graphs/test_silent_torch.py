@@ -98,6 +98,38 @@ PLOTTED = """
         loss.backward()
 """
 
+# The array has a part of what a convolution saved, and nobody else has that view.
+PART = """
+    import numpy as np
+    import torch
+    import torch.nn as nn
+
+    torch.manual_seed(0)
+    body, head = nn.Conv2d(1, 6, 3), nn.Conv2d(6, 1, 1)
+    optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.01)
+    for step in range(4):
+        features = torch.tanh(body(torch.randn(4, 1, 8, 8)))
+        loss = head(features).square().mean()
+        tiles = features.detach()[:, :3].numpy()
+        tiles -= tiles.min(axis=(2, 3), keepdims=True)  # CAUSE
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+# Of the same with the array of a copy, of what no node saved, and changed behind the backward.
+PARTS = (
+    PART.replace("features.detach()[:, :3].numpy()", "features.detach()[:, :3].numpy().copy()")
+    .replace(
+        "        optimizer.step()",
+        "        rest = features.detach()[:, 3:].numpy()\n        rest *= 2\n        optimizer.step()",
+    )
+    .replace(
+        "features = torch.tanh",
+        "scores = body(torch.randn(4, 1, 8, 8)).sin()\n        "
+        "shown = (scores + 1).detach().numpy()\n        shown *= 2\n        features = torch.tanh",
+    )
+)
+
 HEALTHY = """
     import numpy as np
     import torch
@@ -220,9 +252,15 @@ COLUMNS = """
 
 CASES = [
     ("silent-overwrite", DATA), ("silent-overwrite", WEIGHTS), ("silent-overwrite", ARRAY),
-    ("silent-overwrite", PLOTTED), ("silent-overwrite", ROLLOUT),
+    ("silent-overwrite", PLOTTED), ("silent-overwrite", ROLLOUT), ("silent-overwrite", PART),
 ]  # fmt: skip
-PROGRAMS = numbered(CASES) | {"healthy": HEALTHY, "copied": COPIED, "reused": REUSED, "columns": COLUMNS}
+PROGRAMS = numbered(CASES) | {
+    "healthy": HEALTHY,
+    "copied": COPIED,
+    "reused": REUSED,
+    "columns": COLUMNS,
+    "parts": PARTS,
+}
 
 
 @pytest.mark.parametrize("name", numbered(CASES))
@@ -235,3 +273,4 @@ def test_writes_that_no_graph_minds(runs: dict[str, Run]) -> None:
     runs["copied"].check_healthy()
     runs["reused"].check_healthy()
     runs["columns"].check_healthy()
+    runs["parts"].check_healthy()
