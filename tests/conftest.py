@@ -14,11 +14,14 @@ from typing import Any
 import pytest
 from support.frameworks import FRAMEWORKS, installed, skipped_without
 from support.patience import patience
+from support.unending import LIMIT, ended_at_last, stacks_of_last_time
 
 ROOT = Path(__file__).resolve().parents[1]
 LARGEST_LOG = 8 << 20  # bytes of a run directory's file that are worth keeping
 # A module that has one of these, or a function of theirs, starts programs: its tests are not quick.
 STARTERS = {"subprocess", "multiprocessing", "pty", "support.program", "support.terminal", "support.dialled"}
+
+LAST_TIME = pytest.StashKey["str | None"]()
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +95,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
         own = item.get_closest_marker("timeout")
         seconds = float(own.args[0] if own else item.config.getini("timeout"))
         item.add_marker(pytest.mark.timeout(patience(seconds)), append=False)
-    return (yield)
+    item.stash[LAST_TIME] = stacks_of_last_time(item.nodeid)
+    with ended_at_last(item.nodeid):
+        return (yield)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    stacks = item.stash[LAST_TIME]
+    if stacks is not None:
+        pytest.fail(f"its worker ended in it, after {LIMIT} s if there are stacks here:\n{stacks}", pytrace=False)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -370,8 +370,9 @@ class Recorder:
                 while self._queue and batch.size < BATCH and batch.packed < writer.burst:
                     item = self._queue.popleft()
                     if item[0] == "briefs" and item[3].nodes:
+                        size = sum(map(len, item[3].nodes))  # a finalizer may run here, that hands something over
                         with self._numbering:
-                            self._packed -= sum(map(len, item[3].nodes))
+                            self._packed -= size
                     batch.add(item)
                 batch.commit()
             finally:
