@@ -358,9 +358,14 @@ PyObject* stack_of(uint32_t number) {
 }
 
 PyObject* frames_counts() {
-  std::lock_guard<std::mutex> held(lock);
-  return Py_BuildValue("(nKI)", static_cast<Py_ssize_t>(stacks.size()), static_cast<unsigned long long>(were_new),
-                       module_count);
+  Py_ssize_t kept;
+  unsigned long long fresh;
+  {
+    std::lock_guard<std::mutex> held(lock);
+    kept = static_cast<Py_ssize_t>(stacks.size());
+    fresh = were_new;
+  }
+  return Py_BuildValue("(nKI)", kept, fresh, module_count);  // may run a collection, and code that lets go of the GIL
 }
 
 PyObject* frames_roots() {
