@@ -13,6 +13,7 @@ from adbg.engine.protocol.messages import Finding
 
 _PICKS = frozenset({"getitem", "index_select", "gather", "take", "index"})
 _REDUCES = frozenset({"mean", "sum", "mean_all", "reduce_sum", "nanmean", "nansum"})
+_LOSSES = frozenset({"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy"})
 #: Element by element, so that what comes out is each row's loss with each row's target.
 _PASSES = frozenset({
     "log", "log1p", "exp", "neg", "clamp", "clip", "scale", "add", "sub", "rsub", "mul", "multiply", "subtract", "div",
@@ -50,7 +51,8 @@ class PickedForAll(Detector):
         name, result = plain(call.name), call.results[0]
         if name in _PICKS and len(call.operands) == 2:
             table, index = (shape(each) for each in call.operands)
-            whole = len(table) == 2 and len(index) == 1 and table[0] == index[0] != table[1]
+            single = len(index) == 1 or (len(index) == 2 and index[1] == 1)  # Paddle's gather takes (N, 1), too
+            whole = len(table) == 2 and single and table[0] == index[0] != table[1]
             kind = str(call.operands[1].dtype)
             if whole and index[0] > 1 and "int" in kind and result.requires_grad and shape(result) == [index[0]] * 2:
                 self._picked.put(result, _Picked(index[0], table[1]), call.name, line_of(call.lines))
@@ -60,9 +62,11 @@ class PickedForAll(Detector):
             if known is None:
                 continue
             others = [each for each in call.operands if each is not operand]
-            if name in _REDUCES and all(size == 1 for size in shape(result)):
+            tables = any(map(_is_learnt_or_table, others))
+            reduces = name in _REDUCES or (name in _LOSSES and not tables)
+            if reduces and all(size == 1 for size in shape(result)):
                 self._tell(known, call)
-            elif name in _PASSES and shape(result) == shape(operand) and not any(map(_is_learnt_or_table, others)):
+            elif name in _PASSES and shape(result) == shape(operand) and not tables:
                 self._picked.put(result, known.what, known.name, known.line)
             return
 

@@ -57,6 +57,7 @@ for _ in range(10):
 WRONG = {
     "indexed": "loss = -prob[:, y].log().mean()  # CAUSE",
     "selected": "loss = (1 - PICK.clip(1e-6, 1) ** 0.5).mean()  # CAUSE",
+    "against goals": "taken = PICKED  # CAUSE\n    loss = F.mse_loss(taken, noise(16, 1))",
     "weighed": "taken = prob[:, y].log()  # CAUSE\n    loss = -(taken * noise(16).abs()).sum() / 16",
 }
 RIGHT = {
@@ -83,7 +84,9 @@ for _ in range(10):
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     texts = {name: TRAIN.replace("BODY", body) for name, body in {**WRONG, **RIGHT}.items()}
     pick = {"torch": "prob.index_select(1, y)", "paddle": "framework.gather(prob, y, axis=1)"}[request.param]
-    texts = {name: text.replace("PICK", pick) for name, text in texts.items()}
+    # Paddle's takes an index of (N, 1) as torch's does, and picks what one of (N,) does.
+    picked = {"torch": "prob.index_select(1, y)", "paddle": "prob.gather(y.unsqueeze(1), axis=1)"}[request.param]
+    texts = {name: text.replace("PICKED", picked).replace("PICK", pick) for name, text in texts.items()}
     texts = {name: HEAD[request.param] + text for name, text in {**texts, "epochs": EPOCHS}.items()}
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
 
