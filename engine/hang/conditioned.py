@@ -44,7 +44,7 @@ def condition_of(place: SourceLine) -> Condition | None:
 
 
 def _above(tree: ast.Module, file: str, line: int, depth: int) -> Condition | None:
-    function = _function_at(tree, line)
+    function = function_at(tree, line)
     name = function.name if function is not None else "<module>"
     found = next(_tests(function or tree, line), None)
     if found is not None:
@@ -54,11 +54,11 @@ def _above(tree: ast.Module, file: str, line: int, depth: int) -> Condition | No
         )
     if function is None or depth >= _DEEP:
         return None
-    above = [_above(tree, file, each, depth + 1) for each in _calls(tree, function)]
+    above = [_above(tree, file, each, depth + 1) for each in calls_of(tree, function)]
     return above[0] if above and all(above) else None
 
 
-def _calls(tree: ast.Module, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[int]:
+def calls_of(tree: ast.Module, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[int]:
     """The lines that call it, by its name: not one of a module's (``torch.save`` in a method ``save``)."""
     modules = {
         (name.asname or name.name).partition(".")[0]
@@ -129,7 +129,7 @@ def _bodies(scope: ast.AST) -> Iterator[list[ast.stmt]]:
         yield handler.body
 
 
-def _function_at(tree: ast.Module, line: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+def function_at(tree: ast.Module, line: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
     """The innermost."""
     found = None
     for node in ast.walk(tree):  # outer ones first

@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass, field
 
 from adbg.engine.hang.conditioned import Condition
+from adbg.engine.hang.left_loop import LeftLoop
 from adbg.engine.protocol.messages import Collective, CollectivesBody
 from adbg.engine.types import SourceLine
 
@@ -104,6 +105,7 @@ class HangVerdict:
     calls_from: the number of the group from which these are counted: what is known of every rank.
     cycle: at DEADLOCK, ranks in order: each waits for the next, the last for the first.
     condition: on the rank, under which the source has the call of those that differ or wait.
+    left: at COUNTS, the loop that the culprits have left, and the others have not.
     """
 
     kind: HangKind
@@ -123,3 +125,4 @@ class HangVerdict:
     standings: tuple[Standing, ...] = ()
     timeout: float | None = None
     notes: tuple[str, ...] = ()
+    left: LeftLoop | None = None

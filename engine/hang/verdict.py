@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from adbg.engine.hang.conditioned import Condition, condition_of
 from adbg.engine.hang.divergence import differences, first_divergence, is_over, may_be_uneven, uneven
+from adbg.engine.hang.left_loop import left_loop
 from adbg.engine.hang.standing import ALONE, BUSY, groups_of, issued, members, standing
 from adbg.engine.hang.values import Divergence, HangKind, HangVerdict, Life, RankFacts, Standing
 from adbg.engine.protocol.messages import Collective, CollectivesBody, ProcessGroup
@@ -39,6 +40,7 @@ def judge(ranks: Sequence[RankFacts]) -> HangVerdict:
     group = groups.get(verdict.group)
     if group is not None:
         verdict = replace(verdict, timeout=group.timeout, description=group.description)
+    verdict = _behind_loop(verdict, standings)
     if verdict.kind is not HangKind.MISSING:
         notes = tuple(note for note in notes if note != KILLED)
     return replace(verdict, standings=tuple(standings.values()), notes=notes)
@@ -216,6 +218,16 @@ def _under_condition(verdict: HangVerdict) -> HangVerdict:
         verdict, kind=HangKind.MISMATCH, culprits=tuple(sorted(some)), calls={}, condition=condition,
         collective=divergence.rows[some[0]],
     )  # fmt: skip
+
+
+def _behind_loop(verdict: HangVerdict, standings: Mapping[int, Standing]) -> HangVerdict:
+    """Where those that called it less often have left the loop that the others call it in."""
+    row = verdict.collective
+    if verdict.kind is not HangKind.COUNTS or verdict.condition is not None or row is None or row.place is None:
+        return verdict
+    places = {standings[rank].place for rank in verdict.culprits if rank in standings}
+    behind = places.pop() if len(places) == 1 else None
+    return replace(verdict, left=left_loop(row.place, behind) if behind is not None else None)
 
 
 def _fits(condition: Condition, there: Iterable[int], elsewhere: Iterable[int]) -> bool:

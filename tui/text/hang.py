@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from adbg.engine.hang.left_loop import LeftLoop
 from adbg.engine.hang.values import Divergence, HangKind, HangVerdict, Life, Standing
 from adbg.engine.protocol.messages import Collective
 from adbg.tui.text.formatting import place_text, source_text, table_text
@@ -55,6 +56,8 @@ def hang_lines(verdict: HangVerdict, recorded: bool = False) -> list[str]:
         row = verdict.collective
         place = place_text(row.place if row else None)
         lines.append(f"calls of {_short(row)} at {place}{_since(verdict)}: {counted}")
+    if verdict.left is not None:
+        lines.append(_left_loop(verdict.left, ranks_text(verdict.culprits), len(verdict.culprits) == 1))
     if verdict.missing:
         where = ranks_text(verdict.missing)
         lines.append(f"not known: {where} of the group: adbg is not there (`adbg attach --job PID` goes to all ranks)")
@@ -145,6 +148,18 @@ def _counts(verdict: HangVerdict, who: str, waiting: str, what: str, where: str)
             f" the others {_times(more)}"
         )
     return f"different counts: {who} ended, {waiting} {_verb(verdict.waiting, 'wait')} in {what} of {where}"
+
+
+def _left_loop(left: LeftLoop, who: str, one: bool) -> str:
+    who += " has" if one else " have"
+    loop = f"the loop `{left.over}` at {place_text(left.loop)}"
+    if left.leaves is None:
+        under = f", or left it under `{left.text}`" if left.text else ""
+        return f"{who} come to the end of {loop}{under}, and the others go on in it"
+    return (
+        f"{who} left {loop} under `{left.text}` at {place_text(left.leaves)}, and the others "
+        "go on in it: decide that of what all ranks have (all_reduce, or broadcast of one rank's word)"
+    )
 
 
 def _since(verdict: HangVerdict) -> str:

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from adbg.engine.hang.left_loop import LeftLoop
 from adbg.engine.hang.values import Divergence, HangKind, HangVerdict, Life, Standing
 from adbg.engine.protocol.messages import Collective
 from adbg.engine.types import SourceLine
+from adbg.tui.debugger.findings.hangs import hang_finding
 from adbg.tui.text.hang import hang_lines, headline, ranks_text
 
 ROW = Collective(4, "0", 4, "all_reduce", (4,), "float32", "SUM", state="waiting", place=SourceLine("/t.py", 3, "step"))
@@ -109,6 +111,21 @@ def test_calls_that_are_counted_in_part_say_from_where() -> None:
     text = "\n".join(hang_lines(replace(whole, calls_from=4)))
     assert "at /t.py:3 in step since #4: rank 0 3 times, rank 3 2 times" in text
     assert "rank 3 called all_reduce float32[4] SUM 2 times since #4, the others 3 times" in text
+
+
+def test_a_loop_that_one_rank_has_left() -> None:
+    loop = SourceLine("/t.py", 2, "step")
+    counts = replace(VERDICT, kind=HangKind.COUNTS, calls={0: 3, 3: 2})
+    left = replace(counts, left=LeftLoop(loop, "for epoch in range(9)", SourceLine("/t.py", 7, "step"), "stop(loss)"))
+    text = "\n".join(hang_lines(left))
+    assert "rank 3 has left the loop `for epoch in range(9)` at /t.py:2 in step under `stop(loss)` at /t.py:7" in text
+    finding = hang_finding(left)
+    assert finding is not None and finding.cause is not None and finding.cause.line == 7
+    ended = replace(counts, left=LeftLoop(loop, "for x in data", None, "x > 9"))
+    text = "\n".join(hang_lines(ended))
+    assert "come to the end of the loop `for x in data` at /t.py:2 in step, or left it under `x > 9`, and the oth" in text
+    finding = hang_finding(ended)
+    assert finding is not None and finding.cause is not None and finding.cause.line == 3, "the call, as without it"
 
 
 def test_ranks() -> None:
