@@ -26,6 +26,7 @@ FAMILIES = {
     "sizes": "Gradients that are zero, vanish or explode",
     "functions": "Custom functions, hooks, errors",
     "modules": "What modules hold",
+    "randomness": "Random numbers",
     "ranks": "Several ranks",
     "hangs": "Programs that stand still",
 }

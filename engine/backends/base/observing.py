@@ -292,3 +292,8 @@ class Keeping:
         such number or it is not added in the type of that; and what the optimizer keeps for it, by name. No operator
         runs."""
         return None, {}
+
+    def random_state(self) -> int | None:
+        """A digest of where the generator of CPU random numbers stands: another one after each number that is drawn,
+        the same one where it is set back. None where that is not known. No operator runs."""
+        return None

@@ -123,7 +123,9 @@ def test_a_loop_that_one_rank_has_left() -> None:
     assert finding is not None and finding.cause is not None and finding.cause.line == 7
     ended = replace(counts, left=LeftLoop(loop, "for x in data", None, "x > 9"))
     text = "\n".join(hang_lines(ended))
-    assert "come to the end of the loop `for x in data` at /t.py:2 in step, or left it under `x > 9`, and the oth" in text
+    assert (
+        "come to the end of the loop `for x in data` at /t.py:2 in step, or left it under `x > 9`, and the oth" in text
+    )
     finding = hang_finding(ended)
     assert finding is not None and finding.cause is not None and finding.cause.line == 3, "the call, as without it"
 

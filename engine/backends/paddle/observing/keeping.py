@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import paddle
+
 from adbg.engine.backends.base.graph import Graph
 from adbg.engine.backends.base.observing import Keeping
 from adbg.engine.backends.paddle.graph import ACCUMULATE, PaddleGraph, Services
@@ -33,6 +35,11 @@ class PaddleKeeping(Keeping):
             return sum(0 < self._services.stacks.number(node) < mark for node in made)
         finally:
             graph.release()
+
+    def random_state(self) -> int | None:
+        generator: Any = paddle.framework.core.default_cpu_generator()
+        *_, state = str(generator.get_state()).split(" ", 4)  # behind a device, a seed, an offset and an address
+        return hash(state)
 
     def optimizer_state(self, optimizer: Any, tensor: Any) -> tuple[float | None, Mapping[str, Any]]:
         return state_of(optimizer, tensor)

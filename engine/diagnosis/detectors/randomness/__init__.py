@@ -1,0 +1,1 @@
+"""Random numbers: generators that begin again while a model is trained."""
