@@ -20,12 +20,14 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 @dataclass(frozen=True, slots=True)
 class LeftLoop:
     """``loop``: the line where it begins, ``over``: what it goes through, or its condition. ``leaves``: the line of the
-    condition under which it is left, and ``text``, the condition; None where it may also have come to its end."""
+    condition under which it is left, and ``text``, the condition; None where it may also have come to its end.
+    ``shorter``: a loop in it around the collective, over what may be less on that rank."""
 
     loop: SourceLine
     over: str
     leaves: SourceLine | None = None
     text: str = ""
+    shorter: str = ""
 
 
 def left_loop(goes_on: SourceLine, behind: SourceLine) -> LeftLoop | None:
@@ -52,7 +54,8 @@ def left_loop(goes_on: SourceLine, behind: SourceLine) -> LeftLoop | None:
     for loop in loops:
         tests = _tests(loop)
         if tests and _is_as_long(loop):
-            return LeftLoop(at(loop.lineno), _over(loop), at(tests[0].lineno), _text(tests))
+            shorter = next((_over(each) for each in loops if each.lineno > loop.lineno and not _is_as_long(each)), "")
+            return LeftLoop(at(loop.lineno), _over(loop), at(tests[0].lineno), _text(tests), shorter)
     return LeftLoop(at(loops[-1].lineno), _over(loops[-1]), None, _text(_tests(loops[-1]))) if loops else None
 
 
@@ -68,7 +71,8 @@ def _tests(loop: ast.For | ast.AsyncFor | ast.While) -> list[ast.expr]:
 def _is_as_long(loop: ast.stmt) -> bool:
     """On every rank, unless it is left: a loop over data may have less of it on one."""
     if isinstance(loop, ast.For):
-        return isinstance(loop.iter, ast.Call) and ast.unparse(loop.iter.func) == "range"
+        given = loop.iter.args if isinstance(loop.iter, ast.Call) and ast.unparse(loop.iter.func) == "range" else []
+        return bool(given) and all(isinstance(each, (ast.Constant, ast.Name, ast.Attribute)) for each in given)
     return isinstance(loop, ast.While)
 
 
@@ -109,6 +113,11 @@ def _leaving(body: list[ast.stmt], test: ast.expr | None) -> Iterator[ast.expr |
             parts = (node.body, node.orelse, node.finalbody, *(each.body for each in node.handlers))
             for part in parts:
                 yield from _leaving(part, test)
+        elif isinstance(node, _LOOPS):
+            yield from _leaving(node.orelse, test)
+        else:
+            for case in getattr(node, "cases", ()):  # of a match statement: the pattern is no condition that is shown
+                yield from _leaving(case.body, None)
 
 
 def _over(loop: ast.stmt) -> str:

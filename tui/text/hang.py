@@ -159,6 +159,7 @@ def _left_loop(left: LeftLoop, who: str, one: bool) -> str:
     return (
         f"{who} left {loop} under `{left.text}` at {place_text(left.leaves)}, and the others "
         "go on in it: decide that of what all ranks have (all_reduce, or broadcast of one rank's word)"
+        + (f"; or `{left.shorter}` in it has been shorter there" if left.shorter else "")
     )
 
 

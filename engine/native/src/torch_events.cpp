@@ -44,8 +44,6 @@ EventHook* const hook = new (::operator new(sizeof(EventHook))) EventHook;  // n
 
 // An accumulate node is shared by the threads that train its parameter.
 std::mutex lists_lock;
-// A thread that is in there as another one forks would leave it locked in the child for good.
-const int at_fork = pthread_atfork([] { lists_lock.lock(); }, [] { lists_lock.unlock(); }, [] { lists_lock.unlock(); });
 
 void in_order(std::vector<NodeEvents::Event>& events) {
   const auto before = [](const NodeEvents::Event& one, const NodeEvents::Event& other) { return one.begin < other.begin; };

@@ -51,6 +51,14 @@ def main():
 ENDED = {
     "data": (SHORTER, "for x in loader", "x.step > 9"),
     "without a break": (SHORTER.replace("x.step > 9", "0").replace("break", "pass"), "for x in loader", ""),
+    "so many as there are": (
+        "def main():\n    for i in range(len(shard)):\n        step()  # ON\n        if loss > 9:\n            break\n"
+        "    barrier()  # BEHIND\n", "for i in range(len(shard))", "loss > 9"
+    ),
+    "an inner loop's else": (
+        "def main():\n    while True:\n        step()  # ON\n        for x in data:\n            pass\n        else:\n"
+        "            break\n    barrier()  # BEHIND\n", "while True", ""
+    ),
     "of an epoch": (STOPPED.replace("    barrier()", "        barrier()"), "for x in data", ""),
     "under none": (SHORTER.replace("                break\n", "                pass\n            break\n"),
                    "for x in loader", ""),
@@ -80,6 +88,7 @@ def test_the_condition_that_leaves_it(tmp_path: Path, name: str) -> None:
     text, condition, over = CASES[name]
     found = told(tmp_path, text)
     assert found is not None and (found.text, found.over) == (condition, over)
+    assert found.shorter == ("for x in data" if name == "early stopping" else "")
     assert found.leaves is not None and found.leaves.line == at(tmp_path / "train.py", text, "LEAVES").line
 
 

@@ -11,6 +11,7 @@ from adbg.engine.diagnosis.source import assigned_on, called_name, inside, nodes
 from adbg.engine.types import SourceLine
 
 _FILLERS = frozenset({"append", "appendleft", "add", "extend", "insert", "update", "setdefault"})
+_LISTS = frozenset({"append", "appendleft", "extend"})
 _CONTAINERS = frozenset({"tuple", "list", "dict"})
 _BARE = frozenset({"data", "shape", "dtype", "device", "grad", "ndim", "size"})  # attributes without a graph
 # Decorators: functools.cached_property, lru_cache, memoize, but not memory_efficient
@@ -52,15 +53,15 @@ def _stored(line: SourceLine, names: Sequence[str]) -> tuple[SourceLine, str] | 
             known |= unpacked(node, known)
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             into = _filled(node.value, known)
-            if isinstance(into, ast.Attribute):
+            if found is None and isinstance(into, ast.Attribute):
                 found = SourceLine(line.file, node.lineno, line.function), ast.unparse(into)
             found = _stored_by(line.file, node.value, known) or found
     return found
 
 
 def _filled(call: ast.Call, names: set[str]) -> ast.expr | None:
-    """``self.history`` of ``self.history.append(state)``."""
-    if not isinstance(call.func, ast.Attribute) or call.func.attr not in _FILLERS:
+    """``self.history`` of ``self.history.append(state)``; ``update`` and ``add`` are a meter's, too."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in _LISTS:
         return None
     return call.func.value if any(as_they_are(each) & names for each in call.args) else None
 

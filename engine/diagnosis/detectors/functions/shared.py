@@ -16,6 +16,7 @@ from adbg.engine.diagnosis.source import (
     nodes_of,
     parameters_of,
     returns_of,
+    scope_at,
 )
 from adbg.engine.types import SourceLine
 
@@ -69,12 +70,28 @@ def adds_once(line: SourceLine | None) -> str:
         if line is None or not isinstance(node, ast.AugAssign) or node.lineno != line.line:
             continue
         index = node.target.slice if isinstance(node.target, ast.Subscript) else None
-        if isinstance(index, (ast.Name, ast.Attribute)) and isinstance(node.op, (ast.Add, ast.Sub)):
+        if not isinstance(index, ast.Name) or _is_single(line, index.id):
+            continue
+        if isinstance(node.op, (ast.Add, ast.Sub)):
             return (
                 f"`{ast.unparse(node)}` adds once where an index occurs several times: index_add_(), or "
                 "index_put_() with accumulate=True, adds each"
             )
     return ""
+
+
+def _is_single(line: SourceLine, name: str) -> bool:
+    """Whether a variable counts in a loop, or is a mask: each element is named once."""
+    scope = scope_at(line.file, line.line)
+    for node in inside(scope) if scope is not None else ():
+        if isinstance(node, (ast.For, ast.comprehension)):
+            if any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(node.target)):
+                return True
+        elif isinstance(node, ast.Assign) and name in assigned_names(node):
+            mask = any(isinstance(each, ast.Compare) for each in ast.walk(node.value))
+            if mask:
+                return True
+    return False
 
 
 def _computed(function: ast.AST) -> dict[str, ast.stmt]:

@@ -84,7 +84,8 @@ class Silent:
     def _kept(self, value: Any) -> Any:
         """``x.detach()[:, :8].numpy()``: nothing else has that view, and the array keeps its memory alive mostly."""
         size = sum(size for _, size in self.facts.backend.storages(value))
-        if self._bytes + size > _MOST or self.facts.backend.has_graph(value):
+        whole = size <= int(value.numel()) * int(value.element_size())  # known again by where it lies
+        if whole or self._bytes + size > _MOST or self.facts.backend.has_graph(value):
             return None
         self._bytes += size
         return value
@@ -180,7 +181,8 @@ class Silent:
             return
         call, backend = running.call, self.facts.backend
         for key in call.order():
-            for saved in () if call.is_accumulate(key) else call.saved(key):
+            # The node of a custom function is made before its forward, which may fill what it saves through an array.
+            for saved in () if call.is_accumulate(key) or call.is_custom(key) else call.saved(key):
                 value = saved.value
                 if value is None or saved.state is not ValueState.OK or not backend.is_tensor(value):
                     continue

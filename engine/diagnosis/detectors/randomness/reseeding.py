@@ -16,36 +16,51 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def seeded_in_loop(file: str) -> tuple[SourceLine, str] | None:
-    """(line, its source): the seed itself, or, of a function that does nothing else, its call in the loop."""
+    """(line, its source): the seed itself, or, of a function that does nothing else, its call in the loop. None where
+    several do."""
+    modules = {
+        (name.asname or name.name).partition(".")[0]
+        for each in nodes_of(file) if isinstance(each, (ast.Import, ast.ImportFrom)) for name in each.names
+    }  # fmt: skip
+    found: dict[int, ast.Call] = {}
     for node in nodes_of(file):
-        if isinstance(node, ast.Call) and _seeds(node):
-            found = _repeated(file, node, 0)
-            if found is not None:
-                return SourceLine(file, found.lineno, _name(file, found.lineno)), ast.unparse(found)
-    return None
+        if isinstance(node, ast.Call) and _seeds(node, modules) and not _is_undone(file, node.lineno):
+            call = _repeated(file, node, 0)
+            if call is not None:
+                found[call.lineno] = call
+    if len(found) != 1:
+        return None
+    ((line, call),) = found.items()
+    return SourceLine(file, line, _name(file, line)), ast.unparse(call)
 
 
-def _seeds(call: ast.Call) -> bool:
+def _seeds(call: ast.Call, modules: set[str]) -> bool:
+    """The global generator: by a function, or a module's. ``gen.manual_seed(3)``, ``torch.Generator().manual_seed(3)``,
+    ``self.rng.manual_seed(3)`` and ``env.seed(3)`` are others."""
     if called_name(call) not in _SEEDS:
         return False
     value = call.func.value if isinstance(call.func, ast.Attribute) else None
+    while isinstance(value, ast.Attribute):
+        value = value.value
     if value is None:
-        return True
-    root = value
-    while isinstance(root, ast.Attribute):
-        root = root.value
-    # `gen.manual_seed(3)` and `torch.Generator().manual_seed(3)` are no global ones.
-    return isinstance(root, ast.Name) and root.id not in _OTHERS and not _is_generator(root.id)
+        return isinstance(call.func, ast.Name)
+    return isinstance(value, ast.Name) and value.id in modules - _OTHERS
 
 
-def _is_generator(name: str) -> bool:
-    return any(word in name.lower() for word in ("gen", "rng")) or len(name) == 1
+def _is_undone(file: str, line: int) -> bool:
+    """Within ``with fork_rng():``."""
+    return any(
+        isinstance(node, ast.With) and node.lineno <= line <= (node.end_lineno or 0)
+        and any("fork_rng" in ast.unparse(each.context_expr) for each in node.items)
+        for node in nodes_of(file)
+    )  # fmt: skip
 
 
 def _repeated(file: str, call: ast.Call, depth: int) -> ast.Call | None:
     scope = scope_at(file, call.lineno)
-    if _in_loop(scope, call.lineno):
-        return call
+    loops = _loops(scope, call.lineno)
+    if loops:
+        return None if _turns(loops) & _named(call) else call  # with another seed in each round
     if not isinstance(scope, _FUNCTIONS) or depth >= _DEEP:
         return None
     only = depth == 0 and all(_is_seeding(each) for each in scope.body)
@@ -57,12 +72,25 @@ def _repeated(file: str, call: ast.Call, depth: int) -> ast.Call | None:
     return None
 
 
-def _in_loop(scope: ast.AST | None, line: int) -> bool:
-    return any(
-        isinstance(node, (ast.For, ast.AsyncFor, ast.While))
+def _loops(scope: ast.AST | None, line: int) -> list[ast.For | ast.AsyncFor | ast.While]:
+    return [
+        node for node in (inside(scope) if scope is not None else ())
+        if isinstance(node, (ast.For, ast.AsyncFor, ast.While))
         and node.body[0].lineno <= line <= (node.body[-1].end_lineno or 0)
-        for node in (inside(scope) if scope is not None else ())
-    )
+    ]  # fmt: skip
+
+
+def _turns(loops: list[ast.For | ast.AsyncFor | ast.While]) -> set[str]:
+    """The variables that change from round to round."""
+    changed = [each.target for each in loops if not isinstance(each, ast.While)]
+    changed += [
+        node.target for each in loops for node in ast.walk(each) if isinstance(node, ast.AugAssign)
+    ]  # fmt: skip
+    return set().union(*map(_named, changed)) if changed else set()
+
+
+def _named(node: ast.AST) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
 
 
 def _is_seeding(statement: ast.stmt) -> bool:

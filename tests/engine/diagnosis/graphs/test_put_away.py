@@ -77,6 +77,18 @@ WRONG = {
     "second-backward sliced": PACE.replace("KEEP", SLICED.format("vector")),
     "second-backward appended": PACE.replace("KEEP", APPENDED.format("vector")),
 }
+# What a meter is given is a number to it.
+METER = PACE.replace(
+    "class Balancer",
+    """class Meter:
+    total = 0.0
+    def update(self, values):
+        self.total += float(values.detach().sum())
+class Balancer""",
+).replace("        self.previous = []", "        self.previous, self.meter = [], Meter()")
+WRONG["second-backward beside a meter"] = METER.replace(
+    "KEEP", "self.previous = (self.previous + [vector])[-2:]  # CAUSE\n        self.meter.update(vector)"
+)
 RIGHT = {
     "states": STATES.replace("KEEP", "self.v, self.s = v.detach(), s"),
     "sliced": PACE.replace("KEEP", SLICED.format("vector.detach()")),

@@ -130,6 +130,36 @@ PARTS = (
     )
 )
 
+# A custom function that fills what it saves in parts: its node is older than the arrays.
+FILLED = """
+    import numpy as np
+    import torch
+    import torch.nn as nn
+
+    class Exp(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            out = torch.empty_like(x)
+            for begin in range(0, len(x), 4):
+                np.exp(x[begin : begin + 4].detach().numpy(), out=out[begin : begin + 4].numpy())
+            ctx.save_for_backward(out)
+            return out
+
+        @staticmethod
+        def backward(ctx, grad):
+            (out,) = ctx.saved_tensors
+            return grad * out
+
+    torch.manual_seed(0)
+    net = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    for step in range(4):
+        loss = Exp.apply(net(torch.randn(8, 3))).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
 HEALTHY = """
     import numpy as np
     import torch
@@ -260,6 +290,7 @@ PROGRAMS = numbered(CASES) | {
     "reused": REUSED,
     "columns": COLUMNS,
     "parts": PARTS,
+    "filled": FILLED,
 }
 
 
@@ -274,3 +305,4 @@ def test_writes_that_no_graph_minds(runs: dict[str, Run]) -> None:
     runs["reused"].check_healthy()
     runs["columns"].check_healthy()
     runs["parts"].check_healthy()
+    runs["filled"].check_healthy()

@@ -70,6 +70,20 @@ RIGHT = {
     "nothing": {},
     "set back behind it": {"BEFORE": "STATE\n    SEED(7)", "BEHIND": "BACK"},
     "another one each time": {"EPOCH": "SEED(100 + epoch)"},
+    "all made before": {
+        "end": """
+made = [nn.Linear(3, 1) for _ in range(4)]
+made = [(net, *sgd(net)) for net in made]
+for net, optimizer, clear in made:
+    SEED(5)
+    for _ in range(3):
+        loss = net(drop(data, 0.2)).square().mean()
+        getattr(optimizer, clear)()
+        loss.backward()
+        optimizer.step()
+print('repeated', False)
+"""
+    },
     "a model each": {"end": "for _ in range(4):\n    SEED(5)\n    drawn = train(2)\nprint('repeated', False)\n"},
 }
 
