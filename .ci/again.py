@@ -37,7 +37,8 @@ def main() -> int:
         if not again or len(again) > options.at_most:
             return status
         print(f"\n{len(again)} failed: once more, with nothing beside", flush=True)
-        status = subprocess.run([*pytest, "-n", "0", *again]).returncode
+        # No worker is ended here (tests/support/unending.py), so that the stacks of one that hangs are all there is
+        status = subprocess.run([*pytest, "-n", "0", "-o", "faulthandler_timeout=700", *again]).returncode
     if status == 0:
         print("\nFAILED BESIDE OTHERS, PASSED ALONE, so they race:\n  " + "\n  ".join(again), flush=True)
     return status

@@ -78,13 +78,13 @@ class Silent:
                 self._arrays[at] = line_of(call.lines)
                 self._holders[at] = ref
                 self._shared[at, span] = Shared(
-                    where, line_of(call.lines), ref, digest, version, mark, span=span, view=self._kept(value)
+                    where, line_of(call.lines), ref, digest, version, mark, span=span, view=self._kept(value, span)
                 )
 
-    def _kept(self, value: Any) -> Any:
+    def _kept(self, value: Any, span: tuple[int, int]) -> Any:
         """``x.detach()[:, :8].numpy()``: nothing else has that view, and the array keeps its memory alive mostly."""
         size = sum(size for _, size in self.facts.backend.storages(value))
-        whole = size <= int(value.numel()) * int(value.element_size())  # known again by where it lies
+        whole = span != EVERYWHERE and span[1] - span[0] >= size  # known again by where it lies
         if whole or self._bytes + size > _MOST or self.facts.backend.has_graph(value):
             return None
         self._bytes += size
