@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+from adbg.engine.hang.branch import Branch
 from adbg.engine.hang.conditioned import Condition
 from adbg.engine.hang.left_loop import LeftLoop
 from adbg.engine.protocol.messages import Collective, CollectivesBody
@@ -106,6 +107,7 @@ class HangVerdict:
     cycle: at DEADLOCK, ranks in order: each waits for the next, the last for the first.
     condition: on the rank, under which the source has the call of those that differ or wait.
     left: at COUNTS, the loop that the culprits have left, and the others have not.
+    branch: the condition on its data under which a rank comes to what others passed by.
     """
 
     kind: HangKind
@@ -126,3 +128,4 @@ class HangVerdict:
     timeout: float | None = None
     notes: tuple[str, ...] = ()
     left: LeftLoop | None = None
+    branch: Branch | None = None

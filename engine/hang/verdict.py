@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from adbg.engine.hang.branch import branch_of
 from adbg.engine.hang.conditioned import Condition, condition_of
 from adbg.engine.hang.divergence import differences, first_divergence, is_over, may_be_uneven, uneven
 from adbg.engine.hang.left_loop import left_loop
@@ -40,7 +41,7 @@ def judge(ranks: Sequence[RankFacts]) -> HangVerdict:
     group = groups.get(verdict.group)
     if group is not None:
         verdict = replace(verdict, timeout=group.timeout, description=group.description)
-    verdict = _behind_loop(verdict, standings)
+    verdict = _in_branch(_behind_loop(verdict, standings), standings)
     if verdict.kind is not HangKind.MISSING:
         notes = tuple(note for note in notes if note != KILLED)
     return replace(verdict, standings=tuple(standings.values()), notes=notes)
@@ -228,6 +229,25 @@ def _behind_loop(verdict: HangVerdict, standings: Mapping[int, Standing]) -> Han
     places = {standings[rank].place for rank in verdict.culprits if rank in standings}
     behind = places.pop() if len(places) == 1 else None
     return replace(verdict, left=left_loop(row.place, behind) if behind is not None else None)
+
+
+def _in_branch(verdict: HangVerdict, standings: Mapping[int, Standing]) -> HangVerdict:
+    """Where the source has one of the calls alone under a condition on its data: the ranks that are elsewhere passed it
+    by."""
+    row, divergence = verdict.collective, verdict.divergence
+    if verdict.condition is not None or verdict.left is not None:
+        return verdict
+    if verdict.kind in (HangKind.COUNTS, HangKind.MISSING):
+        rows = [row]
+    elif verdict.kind is HangKind.MISMATCH and divergence is not None:
+        rows = list(divergence.rows.values())
+    elif verdict.kind is HangKind.DEADLOCK:
+        rows = [standings[rank].waits for rank in verdict.cycle if rank in standings]
+    else:
+        return verdict
+    places = {each.place for each in rows if each is not None and each.place is not None}
+    found = [branch for branch in map(branch_of, places) if branch is not None]
+    return replace(verdict, branch=found[0]) if len(found) == 1 else verdict
 
 
 def _fits(condition: Condition, there: Iterable[int], elsewhere: Iterable[int]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from adbg.engine.hang.branch import Branch
 from adbg.engine.hang.left_loop import LeftLoop
 from adbg.engine.hang.values import Divergence, HangKind, HangVerdict, Life, Standing
 from adbg.engine.protocol.messages import Collective
@@ -58,6 +59,8 @@ def hang_lines(verdict: HangVerdict, recorded: bool = False) -> list[str]:
         lines.append(f"calls of {_short(row)} at {place}{_since(verdict)}: {counted}")
     if verdict.left is not None:
         lines.append(_left_loop(verdict.left, ranks_text(verdict.culprits), len(verdict.culprits) == 1))
+    if verdict.branch is not None:
+        lines.append(_branch(verdict.branch))
     if verdict.missing:
         where = ranks_text(verdict.missing)
         lines.append(f"not known: {where} of the group: adbg is not there (`adbg attach --job PID` goes to all ranks)")
@@ -160,6 +163,13 @@ def _left_loop(left: LeftLoop, who: str, one: bool) -> str:
         f"{who} left {loop} under `{left.text}` at {place_text(left.leaves)}, and the others "
         "go on in it: decide that of what all ranks have (all_reduce, or broadcast of one rank's word)"
         + (f"; or `{left.shorter}` in it has been shorter there" if left.shorter else "")
+    )
+
+
+def _branch(branch: Branch) -> str:
+    return (
+        f"{place_text(branch.call)} leads there only where `{branch.text}`, at {place_text(branch.test)}: a rank where "
+        "that does not hold passes it by; let all ranks come there, or decide it of what all of them have"
     )
 
 

@@ -117,9 +117,12 @@ def bound_at(path: str, files: Sequence[str], function: str) -> SourceLine | Non
 
 
 def given_again_at(path: str, files: Sequence[str]) -> Found | None:
-    """Where the attribute that ``path`` ends with is given another value: not as its object is made."""
+    """Where the attribute that ``path`` ends with, or whose items it speaks of (a state of two tensors), is given
+    another value: not as its object is made."""
     pieces = pieces_of(path)[1]
-    if not pieces or pieces[-1][0] != ".":
+    while pieces and pieces[-1][0] == "[":
+        pieces.pop()
+    if not pieces:
         return None
     for file in reversed(files):
         tree = source_tree(file)

@@ -33,11 +33,14 @@ def hang_finding(verdict: HangVerdict) -> Finding | None:
 
 def _line(verdict: HangVerdict) -> SourceLine | None:
     """Where the rank is that does otherwise than the others, or the call that leads only some ranks there; of a
-    collective that some called more often, the condition under which the others left the loop, or its line."""
+    collective that some called more often, the condition under which the others left the loop, or its line;
+    the condition on its data under which one comes to what the others passed by."""
     if verdict.condition is not None:
         return verdict.condition.call
     if verdict.left is not None and verdict.left.leaves is not None:
         return verdict.left.leaves
+    if verdict.branch is not None:
+        return verdict.branch.test
     if verdict.kind is HangKind.COUNTS and verdict.collective is not None:
         return verdict.collective.place
     if verdict.divergence is not None:

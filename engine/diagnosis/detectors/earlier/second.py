@@ -11,7 +11,7 @@ from adbg.engine.diagnosis.detectors.earlier.carried import kept_on, makes_of_it
 from adbg.engine.diagnosis.detectors.earlier.handed import taken_from
 from adbg.engine.diagnosis.detectors.earlier.holding import holding
 from adbg.engine.diagnosis.detectors.earlier.joined import Call, Joining, Link, above, lines_of, place
-from adbg.engine.diagnosis.detectors.earlier.parted import APART, CLEARED, parted_at
+from adbg.engine.diagnosis.detectors.earlier.parted import APART, CLEARED, TRAINED, parted_at
 from adbg.engine.diagnosis.detectors.earlier.together import (
     calls_now,
     first_of,
@@ -164,16 +164,23 @@ class SecondBackward(Joining):
                 f"the backward at {place(call.location)} has freed: detach it there, or compute it anew in each "
                 "iteration"
             ), evidence  # fmt: skip
-        return *self._losses(call, by, link.older, line, name), evidence
+        return *self._losses(call, by, link.older, line, name, link.newer), evidence
 
     def _losses(
-        self, call: BackwardCall, by: Call, shared: int, line: SourceLine | None, name: str
+        self, call: BackwardCall, by: Call, shared: int, line: SourceLine | None, name: str, newer: int | None = None
     ) -> tuple[SourceLine | None, str]:
         """Two losses at two places that share what ``line`` made: where other parameters are trained by the second one,
         as with a generator and its critic, the first is not to reach what the second is for."""
         parted = parted_at(self.facts, call, shared)
         use = self._first_use(line, name, by) if line is not None else None
         what = f"'{name}'" if name else f"what {place(line)} made"
+        taken = self._taken_at(call, newer) if newer is not None and parted == TRAINED else None
+        if taken is not None:
+            return taken, (
+                f"{what} is run back through at {place(by.location)} already, by the loss that trains what made it, "
+                f"which has stepped since; the backward at {place(call.location)}, which trains others, goes there "
+                f"again: detach it where {place(taken)} takes it"
+            )  # fmt: skip
         if use is not None and (by.stepped or parted == CLEARED):
             why = "" if by.stepped else ", and the gradients that this gives to what made it are cleared in between"
             return use, (
@@ -266,6 +273,12 @@ class SecondBackward(Joining):
             return None
         made = lines_of(call, older)
         return first_of(by.calls, now.calls, made)
+
+    def _taken_at(self, call: BackwardCall, newer: int) -> SourceLine | None:
+        """The line that made node ``newer``, in the innermost function that the backward is called from, too."""
+        now = self._now(call)
+        used = lines_of(call, newer)[::-1]
+        return next((each for each in used if now is not None and line_in_scope_of(each, now.calls)), None)
 
     @staticmethod
     def _first_use(line: SourceLine, name: str, by: Call) -> SourceLine | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,7 +50,8 @@ class _Pair:
 @detector("loss-broadcast")
 class LossBroadcast(Detector):
     """A prediction of shape (N, 1) meets a target of shape (N,): the difference is N x N, every prediction against
-    every target, and the mean of that is no loss; training then finds the mean of all targets. Where the two meet in
+    every target, and the mean of that is no loss; training then finds the mean of all targets. The same with further
+    axes: (N, 1, H) and (N, H). Where the two meet in
     a target (a reward of (N,) and a value of (N, 1), without gradients), and a prediction of N meets that.
     Evidence: the shapes of both, of what came out, and the line that reduced it.
     Mistaken for: distances between all pairs, which are no finding where the line itself makes the column
@@ -74,7 +76,7 @@ class LossBroadcast(Detector):
             return
         name = plain(call.name)
         result = call.results[0]
-        if name in _GROWS and shape(result) == [*shape(call.operands[0]), 1]:
+        if name in _GROWS and _is_unsqueezed(shape(result), shape(call.operands[0])):
             self._columns.put(result, None, name, line_of(call.lines))
             return
         if self._meets_table(call):
@@ -99,7 +101,8 @@ class LossBroadcast(Detector):
         first, second = call.operands[:2]
         one, other = shape(first), shape(second)
         long, short = (one, other) if len(one) > len(other) else (other, one)
-        if not short or short[0] < 2 or long != [*short, *[1] * (len(long) - len(short))] or len(long) == len(short):
+        columns = short and short[0] > 1 and long == [*short, *[1] * (len(long) - len(short))]
+        if len(long) == len(short) or not (columns or (name not in _OUTER and _spreads(long, short))):
             return
         if self._related(first, second):
             return
@@ -291,6 +294,20 @@ class Promoted(Detector):
             Finding(0, "promoted", "note", 0.45, message, None, None, facts.iteration + 1, line, facts.cause(line),
                     evidence, [f"b {place(line)}"])
         )  # fmt: skip
+
+
+def _is_unsqueezed(made: list[int], of: list[int]) -> bool:
+    return len(made) == len(of) + 1 and any(
+        made[at] == 1 and made[:at] + made[at + 1 :] == of for at in range(len(made))
+    )  # fmt: skip
+
+
+def _spreads(long: list[int], short: list[int]) -> bool:
+    """The same sizes but for axes of 1, and what comes out is larger than both: masks of (N, 1, H, W) and (N, H, W)."""
+    if [size for size in long if size != 1] != [size for size in short if size != 1]:
+        return False
+    filled = [1] * (len(long) - len(short)) + short
+    return math.prod(max(pair) for pair in zip(long, filled)) > math.prod(long)
 
 
 def _one(value: Any) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 from adbg.engine.diagnosis.detector import Detector, FunctionCall, Need, OperatorCall, OptimizerEvent, detector
 from adbg.engine.diagnosis.detectors.numbers import saved, singular, values
 from adbg.engine.diagnosis.detectors.numbers.ledger import Ledger, Made
+from adbg.engine.diagnosis.detectors.numbers.left_out import Losses, Unstepped
 from adbg.engine.diagnosis.detectors.numbers.origins import Origins
 from adbg.engine.diagnosis.detectors.numbers.skipped import Skipped
 from adbg.engine.diagnosis.detectors.numbers.steps import Steps
@@ -19,11 +20,9 @@ from adbg.engine.diagnosis.detectors.sizes.sizes import size_of
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.diagnosis.values import is_of_values
 from adbg.engine.graph.forward_origin import reached_from
-from adbg.engine.graph.index import index_of
 from adbg.engine.protocol.messages import Finding, FoundAt
 from adbg.engine.session.running_call import Running, Visit
 from adbg.engine.session.stop_point import PausedPoint
-from adbg.engine.types import SourceLine
 
 _SECONDS = 1.0  # of a run, spent on operators outside of sampled iterations; later ones are sampled only
 _GRADIENTS = 64  # of one optimizer that are looked at as it steps: 5 us each on torch, 20 on Paddle
@@ -53,8 +52,9 @@ class NonFinite(Detector):
     before, and which parameters get it. Of a step that divides by 0: an ``eps`` that is 0 in the type of the second
     moment, which is 0 at most of the elements that are not finite.
     Mistaken for: masks of -inf, steps that a loss scaler skips, and infinities that reach no loss and no parameter are
-    not told. A batch that the program skips is a note. Where a scaler skips every step of a run, its scale has not come
-    down yet: a note, a warning from eight steps in a row on, an error from 32 on.
+    not told. A batch, or a step, that the program leaves out is a note; eight in a row are an error. Where a scaler
+    skips every step of a run, its scale has not come down yet: a note, a warning from eight steps in a row on, an error
+    from 32 on.
     Cost: one norm per gradient in every backward, one per operator's result in sampled iterations and for the first
     second of such looks of a run.
     """
@@ -74,8 +74,8 @@ class NonFinite(Detector):
         # Of half types, not told if no parameter is harmed: (finding, leaves, the loss scale alone makes it)
         self._pending: list[tuple[Finding, list[str], bool]] = []
         self._skipped = Skipped(facts)
-        self._scalars: dict[tuple[str, int], Made] = {}  # losses that are not finite, by line, without a backward yet
-        self._skipped_losses: list[Made] = []  # not finite, and a backward came after that was not theirs
+        self._unstepped = Unstepped(facts)
+        self._losses = Losses(facts)
         self._raised: tuple[str, list[Made]] = "", []  # by the last operator that did, and what was not finite there
         self._spent = 0.0
         self._hidden = not facts.backend.capabilities.saved_tensors
@@ -102,19 +102,15 @@ class NonFinite(Detector):
                 if first is made or (first.name, first.lines) == (made.name, made.lines):  # one result of several
                     first.kind = "step"
                     self._steps.bad = self._steps.bad or first
-            scalar = not in_backward and not self._steps.inside and made.numel == 1 and made.kind != "constant"
-            if scalar and call.lines and self._made_of_graph(call):
-                self._scalars[call.lines[0].file, call.lines[0].line] = made
-        elif self._scalars and call.lines:
-            self._scalars.pop((call.lines[0].file, call.lines[0].line), None)
+            if not in_backward and not self._steps.inside:
+                self._losses.made(call, made)
+        else:
+            self._losses.finite(call)
         if self._hidden and not in_backward:
             self._ledger.watch_edges(call)
         self._spent += time.perf_counter() - begun
         if self._spent > _SECONDS:
             self.needs = Need.STEPS | Need.FUNCTIONS  # from the next iteration on
-
-    def _made_of_graph(self, call: OperatorCall) -> bool:
-        return any(self.facts.backend.meta(each).requires_grad for each in (*call.results, *call.operands))
 
     def function(self, call: FunctionCall) -> None:
         backend = self.facts.backend
@@ -128,6 +124,10 @@ class NonFinite(Detector):
         self._before.ask()
         self._steps.note(event, self.facts.iteration)
         self.facts.stepping = self._steps.inside
+        if event.what == "step" and (used := self._unstepped.take()) is not None:
+            self._tell(used)
+        elif event.what == "zeroed":
+            self._unstepped.cleared()
         if event.what == "step" and self.facts.iteration and not (self._told or self._pending or self._skipped.row):
             self._before_step(event)
 
@@ -156,6 +156,8 @@ class NonFinite(Detector):
             here.told = any(self._calls[each.serial].told for each in running.chain[:-1] if each.serial in self._calls)
             return
         self._ledger.backward_begins()
+        if (again := self._unstepped.begins()) is not None:
+            self._tell(again)
         self._origins.function = None
         self._before.ask()
         if not self._told and self._before.still():
@@ -169,11 +171,10 @@ class NonFinite(Detector):
             size = backend.norm(value)
             self._steps.loss(size)
             if math.isfinite(size):
-                self._skipped_losses += self._scalars.values()
-                self._scalars.clear()
+                self._losses.begins(True)
             elif any(backend.nonfinite(value)):
                 here.told = True
-                self._scalars.clear()
+                self._losses.begins(False)
                 if not self._told:
                     self._forward(running, value)
 
@@ -197,7 +198,7 @@ class NonFinite(Detector):
             here.others += not arriving
             return
         if arriving:
-            self._arrived(visit, here)
+            here.found = self._origins.of_arrived(visit)
             return
         self._made(visit, here)
 
@@ -233,32 +234,6 @@ class NonFinite(Detector):
             for value in (*visit.outs, *(visit.ins or ()))
         )
 
-    def _arrived(self, visit: Visit, here: _Call) -> None:
-        """What flows in was not finite, and no node gave it."""
-        call, key = visit.running.call, visit.key
-        at, forward = self.facts.node(call, key)
-        root = key in call.roots()
-        slot = next(slot for slot, value in enumerate(visit.outs) if any(values.bad(self.facts.backend, value)))
-        nan, inf = values.bad(self.facts.backend, visit.outs[slot])
-        numel = self.facts.backend.meta(visit.outs[slot]).numel
-        told = [f"grad_outputs[{slot}] of {at.unique_name} has {values.counted(nan, inf, numel)}"]
-        if root:
-            message = "backward was given a gradient that is not finite"
-            cause: SourceLine | None = call.location
-        else:
-            givers = dict.fromkeys(consumer for consumer, _ in index_of(call).consumers(call, key))
-            names = [call.describe(each).unique_name for each in givers]
-            told.append(f"{Facts.some(names)} gave finite gradients")
-            message = (
-                f"the gradient of {at.unique_name} is made not finite on its way: by the sum of its parts, or by a hook"
-            )
-            cause = forward
-        here.found = Finding(
-            id=0, kind="nonfinite", severity="error", confidence=0.9 if root else 0.6, message=message, node=at,
-            backward=call.number, forward=forward, cause=self.facts.cause(cause), evidence=told,
-            next=[f"b {at.unique_name}"],
-        )  # fmt: skip
-
     def backward_end(self, running: Running, error: BaseException | None) -> None:
         here = self._calls.pop(running.serial, None)
         if here is None or here.found is None or here.told:
@@ -275,8 +250,10 @@ class NonFinite(Detector):
             found.evidence.append(f"{here.others} more nodes make some of finite gradients in this backward")
         if here.half and error is None:
             self._pending.append((found, leaves, True))
-        elif len(running.chain) == 1 or error is not None:
+        elif error is not None:
             self._tell(found)
+        elif len(running.chain) == 1:
+            self._await_step(found)
         else:
             around = self._calls.get(running.chain[-2].serial)
             if around is not None and around.found is None:
@@ -320,9 +297,16 @@ class NonFinite(Detector):
         if first is not None and not first.nan and first.what.endswith(" float16") and self._steps.any:
             self._pending.append((finding, [], first is made))
         else:
-            self._tell(finding)
+            self._await_step(finding)
 
     # ---- telling
+
+    def _await_step(self, finding: Finding) -> None:
+        """A program that looks at its gradients may leave the step out."""
+        if self._steps.any:
+            self._unstepped.put(finding)
+        else:
+            self._tell(finding)
 
     def _tell(self, finding: Finding) -> None:
         """An origin. What comes in later iterations is a consequence, or the same again."""
@@ -336,6 +320,11 @@ class NonFinite(Detector):
         else:
             self._told.append(self.facts.tell(replace(finding, victim_of=why or finding.victim_of)))
 
+    def _tell_awaited(self) -> None:
+        if (awaited := self._unstepped.take()) is not None:
+            self._tell(awaited)
+        self._tell_held()
+
     def _tell_held(self) -> None:
         held, self._held = self._held, None
         if held is not None:
@@ -346,6 +335,8 @@ class NonFinite(Detector):
         not known. Told now where no backward has come yet that would have."""
         self._tell_held()
         spoilt = [each for each in tensors if any(values.bad(self.facts.backend, each))]
+        if spoilt:
+            self._tell_awaited()
         if not spoilt or self._told:
             return next((each for each in self._told if each in self.facts.findings), None) if spoilt else None
         return self._tell_origin([made for each in spoilt if (made := self._ledger.of(each))])
@@ -388,7 +379,7 @@ class NonFinite(Detector):
             self._tell(wrong)
 
     def at_stop(self, point: PausedPoint) -> None:
-        self._tell_held()
+        self._tell_awaited()
         if self._told or point.backend is not self.facts.backend:
             return
         found = self._stopped.judge(point, self._origins.of_node)
@@ -398,20 +389,21 @@ class NonFinite(Detector):
             self._tell(found)
 
     def end(self) -> None:
-        self._tell_held()
+        self._tell_awaited()
         if self._told:
             return
+        self._unstepped.end()
         self._skipped.end(self._steps.last is not None)
-        for made in self._scalars.values():  # no backward came, and no finite loss of the same line
+        for made in self._losses.left():
             finding = self._origins.of_made(made.origin(), None)
             if finding is not None:
                 self._tell(finding)
                 return
-        for made in self._skipped_losses[:1]:
+        for made in self._losses.skipped[:1]:
             finding = self._origins.of_made(made.origin(), None)
             if finding is not None:
                 finding.evidence.append(
-                    f"{len(self._skipped_losses)} losses were not finite, no backward ran on them, and training "
+                    f"{len(self._losses.skipped)} losses were not finite, no backward ran on them, and training "
                     "went on: a bug if the program does not skip them on purpose"
                 )
                 self.facts.tell(replace(finding, severity="note", confidence=0.4))

@@ -16,6 +16,7 @@ from adbg.engine.diagnosis.operator_names import plain_name
 from adbg.engine.graph.index import index_of
 from adbg.engine.own_files import is_programs
 from adbg.engine.protocol.messages import Finding, FoundAt
+from adbg.engine.session.running_call import Visit
 from adbg.engine.types import SourceLine
 
 
@@ -64,6 +65,32 @@ class Origins:
             confidence=0.96 if why and not made.overflow else 0.9 if why else 0.8,
             message=message, node=at, backward=call.number, forward=forward, cause=self._facts.cause(cause),
             evidence=evidence, next=shown, advice=advice,
+        )  # fmt: skip
+
+    def of_arrived(self, visit: Visit) -> Finding:
+        """What flows into a node was not finite, and no node gave it."""
+        call, key = visit.running.call, visit.key
+        at, forward = self._facts.node(call, key)
+        root = key in call.roots()
+        slot = next(slot for slot, value in enumerate(visit.outs) if any(values.bad(self._facts.backend, value)))
+        nan, inf = values.bad(self._facts.backend, visit.outs[slot])
+        numel = self._facts.backend.meta(visit.outs[slot]).numel
+        told = [f"grad_outputs[{slot}] of {at.unique_name} has {values.counted(nan, inf, numel)}"]
+        if root:
+            message = "backward was given a gradient that is not finite"
+            cause: SourceLine | None = call.location
+        else:
+            givers = dict.fromkeys(consumer for consumer, _ in index_of(call).consumers(call, key))
+            names = [call.describe(each).unique_name for each in givers]
+            told.append(f"{Facts.some(names)} gave finite gradients")
+            message = (
+                f"the gradient of {at.unique_name} is made not finite on its way: by the sum of its parts, or by a hook"
+            )
+            cause = forward
+        return Finding(
+            id=0, kind="nonfinite", severity="error", confidence=0.9 if root else 0.6, message=message, node=at,
+            backward=call.number, forward=forward, cause=self._facts.cause(cause), evidence=told,
+            next=[f"b {at.unique_name}"],
         )  # fmt: skip
 
     def _of_custom(

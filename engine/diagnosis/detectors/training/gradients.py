@@ -20,6 +20,7 @@ from adbg.engine.types import SourceLine
 if TYPE_CHECKING:
     from adbg.engine.diagnosis.facts import Facts
 
+_ADDED_UP = 12  # backwards
 _CLEARS = r"\.grad\s*=(?!=)|\.grad\.(zero_|fill_|mul_|copy_|scale_|set_value)|clear_grad|zero_grad"
 
 
@@ -138,6 +139,64 @@ class ZeroGrad(LoopDetector):
             cause=self.facts.cause(forgotten or line), evidence=evidence, next=_show(stale),
         )  # fmt: skip
         self._told[optimizer.key] = self.facts.tell(finding)
+
+
+@detector("zero-grad")
+class NoLongerCleared(LoopDetector):
+    """A branch that leaves a step out, for its gradients are too large, leaves their clearing out, too: they add up,
+    and no later step is taken either.
+
+    Evidence: how many backwards there were between two steps, how many since the last one, and the line that cleared.
+    Mistaken for: gradients that are added up for something else when training is over, by another line (not told).
+    Cost: none.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self._since = 0  # backwards since the last step or clearing
+        self._most = 0  # between two of these, so far
+        self._steps = 0
+        self._line: SourceLine | None = None  # where a step had its backward
+        self._last: SourceLine | None = None
+        self._clears: SourceLine | None = None
+        self._from = 0  # the iteration since which nothing is cleared
+
+    def begins(self, running: Running) -> None:
+        self._since += 1
+        self._last = running.call.location
+        if self._since == 1:
+            self._from = self.facts.iteration
+
+    def happens(self, event: OptimizerEvent, optimizer: Optimizer | None) -> None:
+        if event.what == "step":
+            self._steps += 1
+            self._line = self._last
+        elif event.what == "zeroed" and event.line is not None:
+            self._clears = event.line
+        else:
+            return
+        self._most, self._since = max(self._most, self._since), 0
+
+    def end(self) -> None:
+        if self._steps < 2 or self._clears is None or self._last is None or self._last != self._line:
+            return
+        if self._since < max(_ADDED_UP, 4 * self._most):
+            return
+        self.facts.tell(
+            Finding(
+                0, "zero-grad", "error", 0.88,
+                f"since iteration {self._from}, {self._since} backwards add up and nothing is stepped: "
+                f"{place(self._clears)}, which clears the gradients, is not reached any more, as the step; clear them "
+                "where a step is left out, too",
+                cause=self.facts.cause(self._clears),
+                evidence=[
+                    f"before, at most {self._most} backwards came between two steps or clearings",
+                    f"all of them at {place(self._last)}, in the last {self.facts.iteration - self._from + 1} "
+                    "iterations",
+                ],
+                next=_show([]),
+            )
+        )  # fmt: skip
 
 
 @detector("cleared-gradients", "dropped-gradients", "step-order")
