@@ -12,6 +12,7 @@ from adbg.engine.diagnosis.detectors.axes.along import AlongBatch
 from adbg.engine.diagnosis.detectors.axes.attention import Attention
 from adbg.engine.diagnosis.detectors.axes.channels import Channels
 from adbg.engine.diagnosis.detectors.axes.exchanged import Exchanged
+from adbg.engine.diagnosis.detectors.axes.frames import Frames
 from adbg.engine.diagnosis.detectors.axes.mixed import Reshaped
 from adbg.engine.diagnosis.detectors.axes.over_batch import OverBatch
 from adbg.engine.diagnosis.detectors.axes.rows import Rows
@@ -57,9 +58,10 @@ class WrongAxis(Detector):
     as many channels along one axis as lie along another one in front of it (``[b, t, c]`` to ``[b, c, t]`` before a
     convolution), where a layer gave them, or that layer is a convolution or a recurrent one; or to rows as long as
     there are channels (``[b, c, h, w]`` to ``[-1, c]``) that a loss, a softmax or a linear layer takes for those of one
-    position. A recurrent layer or an attention that goes along the batch: one of its rows is picked, and its steps meet
-    as many targets. And what was reduced over one axis without keepdim meets its source, where a broadcast lines it up
-    with another axis; seen where sizes are equal, for else it raises.
+    position; or that puts frames in front of channels (``[b, c, t, h, w]`` to ``[b * t, c, h, w]``). A recurrent layer
+    or an attention that goes along the batch: one of its rows is picked, and its steps meet as many targets. And what
+    was reduced over one axis without keepdim meets its source, where a broadcast lines it up with another axis; seen
+    where sizes are equal, for else it raises.
 
     Evidence: both lines, the shapes and the axes; of sequences the places that a transpose fills with other numbers,
     and the loss that compares their rows with as many targets.
@@ -88,6 +90,7 @@ class WrongAxis(Detector):
         self._exchanged = Exchanged(facts)
         self._channels = Channels(facts, self._exchanged.origins)
         self._rows = Rows(facts)
+        self._frames = Frames(facts)
         self._along = AlongBatch(facts, self._exchanged.origins)
         self._attention = Attention(facts, self._sums)
         self._over_batch = OverBatch(facts, self._sums)
@@ -108,7 +111,9 @@ class WrongAxis(Detector):
                     self._tell_reduced(known, one, other, call)
         self._softmax(call, name, result)
         self._reshaped.operator(call)
-        self._rows.operator(call, name, self._channels.given(call.operands[0]))
+        given = self._channels.given(call.operands[0])
+        self._rows.operator(call, name, given)
+        self._frames.operator(call, name, given)
         self._channels.operator(call, name)
         self._along.operator(call, name)
         self._attention.operator(call, name)

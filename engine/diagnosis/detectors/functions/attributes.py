@@ -211,19 +211,12 @@ class Attributes:
         return evidence
 
     def _digest(self, value: Any) -> int | None:
-        found = 0
-
-        def put(piece: memoryview) -> None:
-            nonlocal found
-            found = zlib.adler32(piece, found)
-
         with suppress(Exception):
             if is_array(value):
                 few = 1 < value.size <= _LARGEST and value.dtype.char not in "OV"
                 return zlib.adler32(value.tobytes()) if few else None
             if 1 < self._facts.backend.meta(value).numel <= _LARGEST:  # one number is a counter, or a rate
-                self._facts.backend.feed_bits(value, put)
-                return found
+                return self._facts.digest(value)
         return None
 
     def _is_read(self, function: type, attribute: str) -> bool:

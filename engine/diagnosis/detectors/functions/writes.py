@@ -18,7 +18,7 @@ _VIEWS = frozenset({
 })  # fmt: skip
 
 
-def _nodes(function: type, methods: Sequence[str]) -> Iterator[tuple[str, ast.AST]]:
+def nodes(function: type, methods: Sequence[str]) -> Iterator[tuple[str, ast.AST]]:
     for method in methods:
         code = plain_code(function, method)
         tree = function_named(code.co_filename, code.co_firstlineno) if code is not None else None
@@ -28,16 +28,14 @@ def _nodes(function: type, methods: Sequence[str]) -> Iterator[tuple[str, ast.AS
 
 def line_with(function: type, wanted: Callable[[ast.AST], bool], methods: Sequence[str] = FORWARD) -> SourceLine | None:
     """The first line of these methods whose syntax is ``wanted``."""
-    found = [
-        (node.lineno, file) for file, node in _nodes(function, methods) if hasattr(node, "lineno") and wanted(node)
-    ]
+    found = [(node.lineno, file) for file, node in nodes(function, methods) if hasattr(node, "lineno") and wanted(node)]
     return SourceLine(found[0][1], min(found)[0], methods[0]) if found else None
 
 
 def writes_to(function: type, argument: str, methods: Sequence[str] = FORWARD) -> SourceLine | None:
     """Where they write into an argument, or into a view that they made of it."""
     names = {argument}
-    for _, node in sorted(_nodes(function, methods), key=lambda each: getattr(each[1], "lineno", 0)):
+    for _, node in sorted(nodes(function, methods), key=lambda each: getattr(each[1], "lineno", 0)):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and _is_view(node.value, names):
             names.add(node.targets[0].id)
 
