@@ -10,6 +10,7 @@ from adbg.engine.backends.base import FunctionCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.functions.derivatives import argument_name
 from adbg.engine.diagnosis.detectors.functions.writes import BACKWARD, FORWARD, nodes, writes_to
+from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.diagnosis.source import called_name
 from adbg.engine.outside import suppress
 from adbg.engine.protocol.messages import Finding
@@ -124,7 +125,7 @@ class OverwrittenGradient(Detector):
 class Recycled:
     """Arguments that backward writes its gradients into, past autograd, while others need their values."""
 
-    def __init__(self, facts: Any) -> None:
+    def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._functions: dict[type, tuple[_Writes, ...]] = {}
         self._kept: dict[int, dict[int, int]] = {}  # by id of the context, by place: digest of what forward was given
