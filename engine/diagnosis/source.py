@@ -70,11 +70,21 @@ def scope_at(file: str, line: int) -> ast.AST | None:
 
 
 def loops_around(file: str, line: int) -> int:
-    """How many loops of its function a line stands in."""
+    """How many loops of its function a line stands in, a comprehension on that line among them."""
     scope = scope_at(file, line)
-    every = ast.walk(scope) if scope is not None else ()
+    every = list(ast.walk(scope)) if scope is not None else []
     loops = [each for each in every if isinstance(each, (ast.For, ast.While))]
-    return sum(each.lineno < line <= (each.end_lineno or 0) for each in loops)
+    made = [each for each in every if isinstance(each, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp))]
+    return sum(each.lineno < line <= (each.end_lineno or 0) for each in loops) + sum(
+        each.lineno <= line <= (each.end_lineno or 0) and _calls(each) for each in made
+    )
+
+
+def _calls(comprehension: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) -> bool:
+    values = (
+        [comprehension.key, comprehension.value] if isinstance(comprehension, ast.DictComp) else [comprehension.elt]
+    )
+    return any(isinstance(node, ast.Call) for value in values for node in ast.walk(value))
 
 
 def line_naming(file: str, name: str) -> SourceLine | None:

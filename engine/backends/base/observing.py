@@ -69,6 +69,7 @@ class OptimizerEvent:
     missing: Sequence[str] = ()
     unexpected: Sequence[str] = ()
     given: Sequence[Any] = ()
+    factors: Sequence[float] = ()  # of its groups, where their rates multiply the optimizer's own one
 
 
 @dataclass(slots=True)

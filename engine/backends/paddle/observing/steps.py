@@ -90,6 +90,7 @@ class StepsTap(Tap):
         with unseen():
             held = _held(optimizer) if tensors is None else tensors
             event = OptimizerEvent(what, optimizer, held, line, _rates(optimizer), **more)
+            event.factors = _factors(optimizer)
             event.frozen = tuple(place for place, value in enumerate(held) if value.stop_gradient)
             watcher.optimizer(event)
 
@@ -232,12 +233,16 @@ def _rates(optimizer: Any) -> tuple[float, ...]:
         return ()
     rate = getattr(optimizer, "_learning_rate", None)
     rate = rate.last_lr if isinstance(rate, LRScheduler) else rate
-    factors = [
-        entry.get("learning_rate", 1.0) for entry in getattr(optimizer, "_param_groups", ()) if isinstance(entry, dict)
-    ]
     if not isinstance(rate, (int, float)):
         return ()
-    return tuple(rate * factor for factor in factors if isinstance(factor, (int, float))) or (float(rate),)
+    return tuple(rate * factor for factor in _factors(optimizer)) or (float(rate),)
+
+
+def _factors(optimizer: Any) -> tuple[float, ...]:
+    """Of the groups that it was given: Paddle multiplies its own rate by theirs."""
+    groups = getattr(optimizer, "_param_groups", None) or ()
+    factors = [entry.get("learning_rate", 1.0) for entry in groups if isinstance(entry, dict)]
+    return tuple(float(factor) for factor in factors if isinstance(factor, (int, float)))
 
 
 def _kinds(kind: Any) -> Iterator[Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from adbg.engine.diagnosis.detector import OptimizerEvent, detector
+from adbg.engine.diagnosis.detectors.earlier.together import calls_now
 from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, rate_commands
 from adbg.engine.diagnosis.detectors.training.source import place
 from adbg.engine.diagnosis.ledger import Optimizer
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _STEPS = 60  # of an optimizer, from which on a part of them is a small one
 _PART = 0.1  # of them, within which all is over
+_PART_IN_LOOPS = 0.2  # where the line is called in two loops: milestones of late epochs
 _LOW = 0.05  # of the highest rate: what is left for the rest of the run
 
 
@@ -31,6 +33,7 @@ class _Scheduler:
     stepped: int = 0
     line: SourceLine | None = None
     lines: set[SourceLine | None] = field(default_factory=set)  # that step it; the last is ``line``
+    loops: int = 0  # that the line is in, those of its callers among them
 
 
 @detector("zero-learning-rate")
@@ -39,10 +42,10 @@ class StepsInBatches(LoopDetector):
     within the first epoch, stays there, and the run hardly learns.
 
     Evidence: the rates, at which step they fell last, how often optimizer and scheduler stepped, and the two loops, of
-    epochs and of batches, that the line stands in.
+    epochs and of batches, that the line is called in.
     Mistaken for: a warm-up or a search of rates (these rise), a schedule that goes on falling (another finding), rates
     that are set by hand (no scheduler steps, not told), a phase of high rates on purpose. A warning; a note where the
-    line stands in one loop alone, so that a step may be an epoch.
+    line is called in one loop alone, so that a step may be an epoch.
     Cost: none.
     """
 
@@ -68,6 +71,8 @@ class StepsInBatches(LoopDetector):
             known.optimizer = id(event.optimizer)
         if event.what == "scheduled":
             known.stepped += 1
+            if event.line != known.line:
+                known.loops = sum(loops_around(code.co_filename, line) for code, line in calls_now())
             known.line = event.line
             known.lines.add(event.line)
 
@@ -88,10 +93,11 @@ class StepsInBatches(LoopDetector):
             return
         falls = [at for at in range(1, len(rates)) if rates[at] != rates[at - 1]]
         steps_down = all(rates[at] < rates[at - 1] for at in falls)
-        if not falls or not steps_down or falls[-1] > _PART * len(rates) or rates[-1] > _LOW * rates[0]:
+        epochs = known.loops > 1
+        part = _PART_IN_LOOPS if epochs else _PART
+        if not falls or not steps_down or falls[-1] > part * len(rates) or rates[-1] > _LOW * rates[0]:
             return
-        facts, last, line = self.facts, falls[-1], known.line
-        epochs = line is not None and loops_around(line.file, line.line) > 1
+        facts, last = self.facts, falls[-1]
         advice = "; step it per epoch, or give it numbers of batches" if epochs else ", right if that is an epoch"
         facts.tell(
             Finding(

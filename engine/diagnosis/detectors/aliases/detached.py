@@ -1,0 +1,139 @@
+"""A name that was given a tensor detached, as if that were a copy, and is written into: the tensor itself is changed
+before it is read."""
+
+from __future__ import annotations
+
+import ast
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+from adbg.engine.backends.base import OperatorCall
+from adbg.engine.diagnosis.detector import Detector, Need, detector
+from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, writes
+from adbg.engine.diagnosis.detectors.graphs.marks import Marks
+from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.diagnosis.source import called_name, inside, scope_at
+from adbg.engine.protocol.messages import Finding
+from adbg.engine.types import SourceLine
+
+# Of what they are given they take the shape alone, or nothing that is computed with.
+_SHAPE_ALONE = frozenset({"view_as", "expand_as", "reshape_as", "type_as", "detach", "clone", "size", "shape"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Alias:
+    """``of``: the tensor that was detached, which has a graph."""
+
+    of: weakref.ref[Any]
+    name: str
+    line: SourceLine
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    alias: _Alias
+    name: str  # of the operator
+    line: SourceLine
+
+
+@detector("silent-overwrite")
+class DetachedName(Detector):
+    """``hardness = logits.detach()`` and ``hardness.masked_fill_(pos, -1e4)``: ``detach`` shares the memory, so that
+    the loss, which reads ``logits`` after that, is computed of what was filled. Nothing raises: no node had saved them.
+
+    Evidence: the line that detached, the line that wrote, the operator that takes the tensor afterwards.
+    Mistaken for: what is written through the tensor itself, or in the statement that detaches it
+    (``scores.detach().masked_fill_(mask, -inf)``, which masks the scores), a detached tensor that was cloned, and one
+    whose original nothing reads any more (not told).
+    Cost: in sampled iterations a look at each operator's name.
+    """
+
+    sampled = Need.OPERATORS
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self._aliases: Marks[_Alias] = Marks()
+        self._written: Marks[_Written] = Marks()
+        self._any = self._changed = False
+        self._told: set[SourceLine] = set()
+
+    def operator(self, call: OperatorCall) -> None:
+        if call.error is not None or call.in_backward or self.facts.stepping or not call.operands:
+            return
+        name = plain(call.name)
+        if self._changed and call.grad_mode and name not in _SHAPE_ALONE:
+            for operand in call.operands:
+                known = self._written.of(operand)
+                if known is not None and any(each.requires_grad for each in call.results):
+                    self._tell(call, operand, known.what)
+        if name == "detach" and not call.name.endswith("_"):
+            self._detached(call)
+        elif self._any:
+            self._follow(call)
+
+    def _detached(self, call: OperatorCall) -> None:
+        source, line = call.operands[0], line_of(call.lines)
+        if not call.results or line is None or source.is_leaf or not self.facts.backend.has_graph(source):
+            return
+        given = _named_at(line)
+        if given and self._lie_together(source, call.results[0]):
+            self._aliases.put(call.results[0], _Alias(weakref.ref(source), given, line), "", line)
+            self._any = True
+
+    def _follow(self, call: OperatorCall) -> None:
+        """Views of an alias are one, and what writes into one changes what was detached."""
+        known = next((each for one in call.operands if (each := self._aliases.of(one)) is not None), None)
+        if known is None:
+            return
+        source, line = known.what.of(), line_of(call.lines)
+        if source is None:
+            return
+        written = any(self._aliases.of(each) is not None for each in writes(call))
+        if written and line is not None and line != known.what.line:
+            self._written.put(source, _Written(known.what, call.name, line), call.name, line)
+            self._changed = True
+        elif not written:
+            for result in call.results:
+                if self._aliases.of(result) is None and self._lie_together(source, result):
+                    self._aliases.put(result, known.what, "", known.line)
+
+    def _lie_together(self, one: Any, other: Any) -> bool:
+        where = self.facts.backend.storages
+        return not {at for at, _ in where(one)}.isdisjoint(at for at, _ in where(other))
+
+    def _tell(self, call: OperatorCall, operand: Any, written: _Written) -> None:
+        self._written.drop(operand)
+        if written.line in self._told:
+            return
+        self._told.add(written.line)
+        facts, alias, line = self.facts, written.alias, line_of(call.lines)
+        facts.tell(
+            Finding(
+                0, "silent-overwrite", "error", 0.88,
+                f"{written.name} at {place(written.line)} writes into '{alias.name}', which {place(alias.line)} gave "
+                f"the memory of a tensor that {call.name} at {place(line)} goes on to take: detach() makes no copy, "
+                "use detach().clone(), or an operator that makes a new tensor",
+                iteration=facts.iteration + 1, forward=line, cause=facts.cause(written.line),
+                evidence=[
+                    f"detached at {place(alias.line)}: {facts.text_of(alias.line)}",
+                    f"overwritten at {place(written.line)}: {facts.text_of(written.line)}",
+                    f"read at {place(line)}: {facts.text_of(line) if line is not None else ''}",
+                ],
+                next=[f"b {place(written.line)}", "info node"],
+            )
+        )  # fmt: skip
+
+
+def _named_at(line: SourceLine) -> str:
+    """The name that a line gives what it detached, and nothing else: ``h = x.detach()``; "" for any other statement."""
+    scope = scope_at(line.file, line.line)
+    for node in inside(scope) if scope is not None else ():
+        if not isinstance(node, ast.Assign) or not node.lineno <= line.line <= (node.end_lineno or node.lineno):
+            continue
+        target, value = node.targets[0], node.value
+        while isinstance(value, ast.Subscript):  # a view of it
+            value = value.value
+        if isinstance(target, (ast.Name, ast.Attribute)) and isinstance(value, ast.Call):
+            return ast.unparse(target) if called_name(value) == "detach" else ""
+    return ""
