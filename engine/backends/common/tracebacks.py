@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
+import sys
 import types
 from collections.abc import Container
 
@@ -44,6 +46,21 @@ def strip_own(error: BaseException, codes: Container[types.CodeType] = ()) -> No
         entry.tb_next = following
         following = entry
     error.__traceback__ = following
+    if sys.version_info < (3, 11):
+        _raise_with(error, following)
+
+
+def _raise_with(error: BaseException, trace: types.TracebackType | None) -> None:
+    """Before Python 3.11 a bare ``raise`` does not take the traceback of the exception that is handled, but what was
+    kept beside it as it was caught: there it is put in the place of that."""
+    kind, handled, _ = sys.exc_info()
+    if handled is not error:
+        return
+    given = (kind, handled, trace)
+    for each in given:
+        if each is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))  # these references are taken
+    ctypes.pythonapi.PyErr_SetExcInfo(*(ctypes.c_void_p(None if each is None else id(each)) for each in given))
 
 
 def clean_text(error: BaseException) -> None:

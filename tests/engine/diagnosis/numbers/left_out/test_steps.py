@@ -100,7 +100,7 @@ optimizer = made(net)
 train(net, optimizer, [(noise(8, 4), count) for count in COUNTS])
 print("weights", "finite" if bool(fw.isfinite(net[0].weight).all()) else "spoilt")
 """
-ONE, SEVERAL = [2.0, 3.0, 0.0, 1.0, 2.0], [2.0, 0.0, 1.0, 0.0, 0.0, 3.0, 0.0, 2.0]
+ONE, SEVERAL = [2.0, 3.0, 0.0, 1.0, 2.0], [2.0, 0.0, 1.0, 3.0, 0.0, 0.0, 3.0, 1.0, 0.0, 2.0]
 
 
 def program(loss: str, train: str, counts: list[float], mark: str = "  # CAUSE") -> str:
@@ -109,7 +109,8 @@ def program(loss: str, train: str, counts: list[float], mark: str = "  # CAUSE")
 
 NOTES = {
     "norm": program(RATES, NORM, ONE), "each gradient": program(SPREADS, EACH, SEVERAL),
-    "the loss, later": program(ROOTS, LATER, SEVERAL), "spread out": program(RATES, NORM, [1.0, 0.0] * 9 + [1.0]),
+    "the loss, later": program(ROOTS, LATER, SEVERAL), "spread out": program(RATES, NORM, [1.0, 0.0, 2.0] * 9),
+    "every other one": program(RATES, NORM, [1.0, 0.0] * 9 + [1.0]),
 }  # fmt: skip
 ERRORS = {
     "stepped": program(RATES, STEPS, ONE),
@@ -127,7 +128,7 @@ HEALTHY = {
         RATES,
         NORM.replace("norm = float(clipped(net.parameters(), 5.0))", """for each in net.parameters():
             each.grad.GIVE(each.grad * 1e6)
-        largest = max(float(each.grad.HALF.abs().max()) for each in net.parameters())
+        largest = max(abs(each.grad.HALF.numpy()).max() for each in net.parameters())
         for each in net.parameters():
             each.grad.GIVE(each.grad / 1e6)
         norm = 1.0 if largest else math.inf"""), [2.0, 3.0, 4.0, 1.0, 2.0], "",
