@@ -21,11 +21,13 @@ _BLOCKS = ("body", "orelse", "finalbody")
 @dataclass(frozen=True, slots=True)
 class Branch:
     """``call``: the line that leads to the collective; ``test``: the line of the condition, ``text``: what has to hold
-    there, ``not (...)`` where that is what is written in another branch, or in one that leaves."""
+    there, ``not (...)`` where that is what is written in another branch, or in one that leaves. ``counts``: it asks for
+    each so manieth round."""
 
     call: SourceLine
     test: SourceLine
     text: str
+    counts: bool = False
 
 
 def branch_of(place: SourceLine) -> Branch | None:
@@ -38,7 +40,8 @@ def _above(tree: ast.Module, file: str, line: int, depth: int) -> Branch | None:
     function = function_at(tree, line)
     name = function.name if function is not None else "<module>"
     for test, text in _tests((function or tree).body, line):
-        return Branch(SourceLine(file, line, name), SourceLine(file, test.lineno, name), text)
+        counts = any(isinstance(each, ast.Mod) for each in ast.walk(test))
+        return Branch(SourceLine(file, line, name), SourceLine(file, test.lineno, name), text, counts)
     if function is None or depth >= _DEEP:
         return None
     above = set(calls_of(tree, function))

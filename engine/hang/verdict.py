@@ -235,7 +235,8 @@ def _in_branch(verdict: HangVerdict, standings: Mapping[int, Standing]) -> HangV
     """Where the source has one of the calls alone under a condition on its data: the ranks that are elsewhere passed it
     by."""
     row, divergence = verdict.collective, verdict.divergence
-    if verdict.condition is not None or verdict.left is not None:
+    left = verdict.left
+    if verdict.condition is not None or (left is not None and left.leaves is not None):
         return verdict
     if verdict.kind in (HangKind.COUNTS, HangKind.MISSING):
         rows = [row]
@@ -247,7 +248,9 @@ def _in_branch(verdict: HangVerdict, standings: Mapping[int, Standing]) -> HangV
         return verdict
     places = {each.place for each in rows if each is not None and each.place is not None}
     found = [branch for branch in map(branch_of, places) if branch is not None]
-    return replace(verdict, branch=found[0]) if len(found) == 1 else verdict
+    if len(found) != 1 or (left is not None and found[0].counts):
+        return verdict  # by a counter all ranks pass it by alike: the loop is shorter on one
+    return replace(verdict, branch=found[0])
 
 
 def _fits(condition: Condition, there: Iterable[int], elsewhere: Iterable[int]) -> bool:

@@ -14,6 +14,11 @@ from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.protocol.messages import Finding
 
 _FOLDS = frozenset({"reshape", "view", "reshape_as", "view_as", "flatten", "unflatten"})
+_LOSSES = frozenset({
+    "cross_entropy", "nll_loss", "cross_entropy_with_softmax", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
+    "binary_cross_entropy", "binary_cross_entropy_with_logits", "bce_loss", "sigmoid_cross_entropy_with_logits",
+    "square_error_cost", "sub", "subtract",
+})  # fmt: skip
 _KEEPS = frozenset({"neg", "clone", "contiguous", "float", "double", "to", "cast", "assign", "log", "clamp", "clip",
                     "softmax", "log_softmax"})  # fmt: skip
 
@@ -72,6 +77,51 @@ class Reshaped:
         facts.tell(
             Finding(0, "wrong-axis", "error", 0.92, message, None, None, facts.iteration + 1, line,
                     facts.cause(known.line), evidence, [f"b {place(known.line)}", "info node"])
+        )  # fmt: skip
+
+
+class Flattened:
+    """A prediction of [T, B, C] and a target of [B, T], both flattened and compared: each row meets the target of
+    another place. Told where the two sizes differ; where they are the same nothing can be seen."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._marks: Marks[tuple[int, ...]] = Marks()
+
+    def operator(self, call: OperatorCall, name: str) -> None:
+        source, result = call.operands[0], call.results[0]
+        known = self._marks.of(source)
+        if name in _FOLDS:
+            before, behind = shape(source), shape(result)
+            rest = behind[1:]
+            lead = before[: len(before) - len(rest)]
+            if known is None and behind and lead + rest == before and len(lead) == 2 and min(lead) > 1:
+                self._marks.put(result, tuple(lead), call.name, line_of(call.lines))
+        elif name in _LOSSES and len(call.operands) > 1:
+            other = self._marks.of(call.operands[1])
+            if known is not None and other is not None and known.what == other.what[::-1] != other.what:
+                self._tell(call, known, other)
+        elif known is not None and name in _KEEPS and shape(result) == shape(source):
+            self._marks.put(result, known.what, known.name, known.line)
+
+    def _tell(self, call: OperatorCall, one: Marked[tuple[int, ...]], other: Marked[tuple[int, ...]]) -> None:
+        facts, line = self._facts, line_of(call.lines)
+        rows = one.what[0] * one.what[1]
+        facts.tell(
+            Finding(
+                0, "wrong-axis", "error", 0.92,
+                f"{call.name} at {place(line)} compares {rows} rows that were flattened from {list(one.what)} with "
+                f"{rows} that were flattened from {list(other.what)}: each meets that of another place; transpose one "
+                "of them first",
+                iteration=facts.iteration + 1, forward=line, cause=facts.cause(other.line),
+                evidence=[
+                    f"the first is flattened at {place(one.line)}, the second at {place(other.line)}",
+                    f"row 1 is place (0, 1) of {list(one.what)}, and place (0, 1) of {list(other.what)}, which is "
+                    "(1, 0) of the first",
+                    "a tensor whose steps come first (batch_first=False) and one whose rows do are flattened otherwise",
+                ],
+                next=[f"b {place(line)}", "info node"],
+            )
         )  # fmt: skip
 
 

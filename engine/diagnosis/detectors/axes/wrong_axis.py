@@ -13,7 +13,7 @@ from adbg.engine.diagnosis.detectors.axes.attention import Attention
 from adbg.engine.diagnosis.detectors.axes.channels import Channels
 from adbg.engine.diagnosis.detectors.axes.exchanged import Exchanged
 from adbg.engine.diagnosis.detectors.axes.frames import Frames
-from adbg.engine.diagnosis.detectors.axes.mixed import Reshaped
+from adbg.engine.diagnosis.detectors.axes.mixed import Flattened, Reshaped
 from adbg.engine.diagnosis.detectors.axes.over_batch import OverBatch
 from adbg.engine.diagnosis.detectors.axes.rows import Rows
 from adbg.engine.diagnosis.detectors.axes.turned import axis_behind
@@ -58,10 +58,11 @@ class WrongAxis(Detector):
     as many channels along one axis as lie along another one in front of it (``[b, t, c]`` to ``[b, c, t]`` before a
     convolution), where a layer gave them, or that layer is a convolution or a recurrent one; or to rows as long as
     there are channels (``[b, c, h, w]`` to ``[-1, c]``) that a loss, a softmax or a linear layer takes for those of one
-    position; or that puts frames in front of channels (``[b, c, t, h, w]`` to ``[b * t, c, h, w]``). A recurrent layer
-    or an attention that goes along the batch: one of its rows is picked, and its steps meet as many targets. And what
-    was reduced over one axis without keepdim meets its source, where a broadcast lines it up with another axis; seen
-    where sizes are equal, for else it raises.
+    position; or that puts frames in front of channels (``[b, c, t, h, w]`` to ``[b * t, c, h, w]``). Predictions of
+    [T, B] and targets of [B, T] that are both flattened, and compared. A recurrent layer or an attention that goes
+    along the batch: one of its rows is picked, and its steps meet as many targets. And what was reduced over one axis
+    without keepdim meets its source, where a broadcast lines it up with another axis; seen where sizes are equal, for
+    else it raises.
 
     Evidence: both lines, the shapes and the axes; of sequences the places that a transpose fills with other numbers,
     and the loss that compares their rows with as many targets.
@@ -91,6 +92,7 @@ class WrongAxis(Detector):
         self._channels = Channels(facts, self._exchanged.origins)
         self._rows = Rows(facts)
         self._frames = Frames(facts)
+        self._flattened = Flattened(facts)
         self._along = AlongBatch(facts, self._exchanged.origins)
         self._attention = Attention(facts, self._sums)
         self._over_batch = OverBatch(facts, self._sums)
@@ -114,6 +116,7 @@ class WrongAxis(Detector):
         given = self._channels.given(call.operands[0])
         self._rows.operator(call, name, given)
         self._frames.operator(call, name, given)
+        self._flattened.operator(call, name)
         self._channels.operator(call, name)
         self._along.operator(call, name)
         self._attention.operator(call, name)

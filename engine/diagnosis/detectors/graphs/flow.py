@@ -5,6 +5,7 @@ A leaf is a bit of an int; so is a cut. Tensors are known by their id while a we
 
 from __future__ import annotations
 
+import ast
 import itertools
 import weakref
 from collections.abc import Iterator
@@ -12,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from adbg.engine.backends.base import OperatorCall
-from adbg.engine.diagnosis.detectors.graphs.calls import place, plain, writes
+from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, writes
+from adbg.engine.diagnosis.source import called_name, nodes_of
 from adbg.engine.types import SourceLine
 
 #: Results that depend on shapes alone.
@@ -23,6 +25,10 @@ _SHAPES = frozenset({
 _KEEP = frozenset({"expand_as", "view_as", "type_as", "new_tensor", "bernoulli"})
 #: What gives numbers that are no tensors.
 LEAVES_GRAPH = frozenset({"item", "tolist", "numpy", "__float__", "__int__", "__array__", "__index__", "__complex__"})
+_SHOWS = frozenset({
+    "print", "format", "debug", "info", "warning", "log", "write", "add_scalar", "log_metric", "set_postfix",
+    "set_description",
+})  # fmt: skip
 ROUNDS = frozenset({"round", "floor", "ceil", "sign", "sgn", "trunc", "fix", "heaviside", "floor_divide", "floordiv"})
 MAKES_LEAF = "Parameter"  # of a tensor that has a graph
 UNRECORDED = "it is computed under no_grad"
@@ -233,3 +239,17 @@ def bits_of(bits: int) -> Iterator[int]:
         low = bits & -bits
         yield low.bit_length() - 1
         bits ^= low
+
+
+def is_shown(cut: Cut) -> bool:
+    """Whether numbers leave the graph to be printed, logged or put into a text, as far as that line says."""
+    line = line_of(cut.lines)
+    for node in nodes_of(line.file) if line is not None and cut.name in LEAVES_GRAPH else ():
+        if not isinstance(node, (ast.JoinedStr, ast.Call)) or line is None:
+            continue
+        shows = isinstance(node, ast.JoinedStr) or called_name(node) in _SHOWS
+        if shows and node.lineno <= line.line <= (node.end_lineno or node.lineno):
+            inner = (each for each in ast.walk(node) if isinstance(each, ast.Call) and each is not node)
+            if any(called_name(each) in (cut.name, cut.name.strip("_")) for each in inner):
+                return True
+    return False

@@ -13,7 +13,7 @@ from typing import Any
 from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, OptimizerEvent, detector
 from adbg.engine.diagnosis.detectors.graphs.by_hand import BY_HAND, IDLE, ByHand
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place
-from adbg.engine.diagnosis.detectors.graphs.flow import UNRECORDED, Cut, Flow, Known, bits_of
+from adbg.engine.diagnosis.detectors.graphs.flow import UNRECORDED, Cut, Flow, Known, bits_of, is_shown
 from adbg.engine.diagnosis.detectors.graphs.rounded import Rounded
 from adbg.engine.diagnosis.detectors.graphs.switched import is_off, tell_off, tell_unwatched
 from adbg.engine.diagnosis.detectors.graphs.switches import cause_of, checkpointed
@@ -306,7 +306,7 @@ class NoGradient(Detector):
         for at in (*bits_of(direct), *bits_of(self._lost.get(bit, 0) & ~direct)):
             if flow.cuts[at].lost >> bit & 1:
                 return self._rounded.straight.instead(flow.cuts[at], at, bit)
-        lost = next((escape for escape in reversed(flow.escapes) if escape.lost >> bit & 1), None)
+        lost = next((each for each in reversed(flow.escapes) if each.lost >> bit & 1 and not is_shown(each)), None)
         if lost is None:  # it goes on where no operator tells of it: Variable(loss.data)
             meant = (cut for cut in reversed(flow.cuts) if cut.lost >> bit & 1 and cut.why != UNRECORDED)
             lost = next(meant, None)
