@@ -26,6 +26,10 @@ FAMILIES = {
     "sizes": "Gradients that are zero, vanish or explode",
     "functions": "Custom functions, hooks, errors",
     "modules": "What modules hold",
+    "aliases": "Names of one tensor",
+    "axes": "Axes",
+    "errors": "Exceptions",
+    "integers": "Integers",
     "randomness": "Random numbers",
     "ranks": "Several ranks",
     "hangs": "Programs that stand still",
@@ -93,7 +97,9 @@ def page() -> str:
 def section(each: DetectorText) -> list[str]:
     """One detector."""
     said, labelled = parts_of(each.docstring)
-    lines = ["### " + ", ".join(f"`{kind}`" for kind in each.kinds), "", said]
+    several = sum(other.kinds[:1] == each.kinds[:1] for other in detectors()) > 1
+    title = f": {each.title}" if several and each.title.replace(" ", "-") not in each.kinds else ""
+    lines = [f"### {', '.join(f'`{kind}`' for kind in each.kinds)}{title}", "", said]
     return lines + [f"- *{label}*: {text}" for label, text in labelled.items()]
 
 

@@ -52,7 +52,7 @@ def show_list(root: str | None, everything: bool) -> int:
         print(f"no recorded runs in {root or runs_root()}: `adbg run SCRIPT` makes one")
         return 0
     listed = runs if everything else runs[:NEWEST]
-    columns = ("name", "state", "exit", "started", "lasted", "size", "ranks", "script")
+    columns = ("name", "state", "exit", "started", "lasted", "size", "processes", "script")
     print(table_text(columns, [_row(run) for run in listed]))
     if len(listed) < len(runs):
         print(f"and {len(runs) - len(listed)} older ones: `adbg runs list --all`")

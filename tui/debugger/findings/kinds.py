@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -18,16 +19,19 @@ from adbg.engine.errors import CommandError
 from adbg.engine.places import parsed
 
 REPEATED = "run-differs"  # of two runs that are compared here: no detector's
+_WORDS = re.compile(r"[A-Z][a-z]*")
 _DETECTORS = Path(engine.__path__[0]) / "diagnosis" / "detectors"
 
 
 @dataclass(frozen=True, slots=True)
 class DetectorText:
-    """A detector as it stands in its file. ``family`` is the folder: numbers, graphs, ..."""
+    """A detector as it stands in its file. ``family`` is the folder: numbers, graphs, ... ``title``: the words of its
+    class's name, by which those of one kind are told apart."""
 
     kinds: tuple[str, ...]
     family: str
     docstring: str
+    title: str = ""
 
 
 @cache
@@ -46,7 +50,8 @@ def read(source: str, family: str) -> Iterator[DetectorText]:
         for mark in node.decorator_list:
             if isinstance(mark, ast.Call) and isinstance(mark.func, ast.Name) and mark.func.id == "detector":
                 kinds = tuple(str(each.value) for each in mark.args if isinstance(each, ast.Constant))
-                yield DetectorText(kinds, family, ast.get_docstring(node) or "")
+                title = " ".join(_WORDS.findall(node.name)).lower()
+                yield DetectorText(kinds, family, ast.get_docstring(node) or "", title)
 
 
 def kinds() -> tuple[str, ...]:
