@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from adbg.engine import own_threads
 from adbg.engine.agent import import_watch as importwatch
 from adbg.engine.agent.aids import AidSwitches
-from adbg.engine.agent.child_process import ForkedChild, hear_of_the_end
+from adbg.engine.agent.child_process import ForkedChild, hear_of_the_end, put_in_fork, take_out_fork
 from adbg.engine.agent.client import Client
 from adbg.engine.agent.connection import Connection
 from adbg.engine.agent.diagnosing import Diagnosing
@@ -157,6 +157,7 @@ class Agent:
         self._watcher: importwatch.ImportWatcher | None = None
         _current = self
         _register_once()
+        put_in_fork()
         self._hook_breakpoint()
         if backends is None:
             self._watcher = importwatch.watch({name: self._importer(make) for name, make in REGISTRY.items()})
@@ -314,6 +315,7 @@ class Agent:
         if _current is self:
             _current = None
             sys.breakpointhook = self._breakpointhook
+            take_out_fork()
         client = self.client
         if client is not None:
             for state in self.session.table.final():
@@ -336,6 +338,7 @@ class Agent:
             parked.over.wait(PATIENCE)
         if self._watcher is not None:
             self._watcher.leave()
+        take_out_fork()
         if sys.breakpointhook == self._hook:
             sys.breakpointhook = self._breakpointhook
         self.record.close()
@@ -356,6 +359,7 @@ class Agent:
         if client is not None:
             client.connection.abandon()
         sys.breakpointhook = self._breakpointhook
+        take_out_fork()
         self.record.abandon()
         if self._watcher is not None:
             self._watcher.abandon()

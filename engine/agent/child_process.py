@@ -1,21 +1,31 @@
-"""Children of a debugged process: when adbg comes into one that was forked, and how it learns that one ends."""
+"""Children of a debugged process: when adbg comes into one that was forked, how it learns that one ends, and what
+Python says of the fork."""
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 import sys
 import threading
 import types
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from adbg.engine.agent import import_watch as importwatch
+from adbg.engine.backends.common.tracebacks import strip_own
 from adbg.engine.outside import own
 from adbg.engine.protocol.rendezvous import SessionConfig
 
 _FORKING = ("multiprocessing.popen_fork", "multiprocessing.forkserver")
 _LOCK, _RLOCK = type(threading.Lock()), type(threading.RLock())
 _BEHIND = -1000  # of the priorities with which multiprocessing ends a child: behind the program's own
+_OWN = "adbg"  # how the names of adbg's threads begin
+_TEXT = "This process (pid={}) is multi-threaded, use of {}() may lead to deadlocks in the child."  # Python's own
+_NAMES = ("fork", "forkpty")
+
+_replaced: dict[str, tuple[Callable[..., object], Callable[..., object]]] = {}  # by name: the one before, and ours
 
 
 class ForkedChild:
@@ -118,3 +128,75 @@ class _Heard:
 
 
 _heard = _Heard()
+
+
+def put_in_fork() -> None:
+    """Have ``os.fork`` count threads without adbg's. From Python 3.12 on it counts those of the process, as the system
+    has them, and warns of a fork that may deadlock where there are several: a script that has one thread gets no such
+    warning without adbg (with ``-W error``: no exception). adbg's own hold no lock of the script's, and a forked child
+    is told to leave them alone. Nothing is done before Python 3.12, or a second time."""
+    if sys.version_info < (3, 12):
+        return
+    for name in _NAMES:
+        plain = getattr(os, name, None)
+        if plain is not None and name not in _replaced:
+            ours = _without_own(plain)
+            setattr(os, name, ours)
+            _replaced[name] = plain, ours
+
+
+def take_out_fork() -> None:
+    """What somebody put in front of ours stays, and ours only passes on."""
+    for name, (plain, ours) in list(_replaced.items()):
+        if getattr(os, name, None) is ours:
+            setattr(os, name, plain)
+            del _replaced[name]
+
+
+def _without_own(plain: Callable[..., object]) -> Callable[..., object]:
+    """Python warns of the line that calls it, which is one of ours here: the script's line is warned of in its place,
+    where the script has several threads itself."""
+
+    @functools.wraps(plain)
+    def fork(*args: object, **kwargs: object) -> object:
+        try:
+            threads = _threads_beside_own()
+            if _is_ignored():
+                made = plain(*args, **kwargs)
+            else:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", DeprecationWarning)
+                    made = plain(*args, **kwargs)
+            if threads > 1 and (made[0] if isinstance(made, tuple) else made) != 0:
+                warnings.warn(_TEXT.format(os.getpid(), plain.__name__), DeprecationWarning, stacklevel=2)
+            return made
+        except BaseException as error:
+            strip_own(error)
+            raise
+
+    return fork
+
+
+def _is_ignored() -> bool:
+    """Whether the filters, as they are, ignore such a warning of a line of this module: then they need no change, after
+    which Python shows again what it had shown once."""
+    for action, text, category, module, line in warnings.filters:
+        if issubclass(DeprecationWarning, category) and not line and not text:
+            if module is None or _matches(module):
+                return action == "ignore"
+        elif issubclass(DeprecationWarning, category):
+            return False
+    return False
+
+
+def _matches(module: object) -> bool:
+    found = module.match(__name__) if isinstance(module, re.Pattern) else module == __name__
+    return bool(found)
+
+
+def _threads_beside_own() -> int:
+    mine = sum(each.name.startswith(_OWN) for each in threading.enumerate())
+    try:
+        return len(os.listdir("/proc/self/task")) - mine
+    except own(OSError):
+        return threading.active_count() - mine
