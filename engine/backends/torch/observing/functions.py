@@ -16,6 +16,7 @@ from adbg.engine.backends.common.observing.derivatives import (
     DerivativeProbe,
     numpy_filled,
 )
+from adbg.engine.backends.common.observing.stand_ins import of_class
 from adbg.engine.backends.common.user_files import FrameFilter
 from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch.observing.random_numbers import random_kept, seed_all
@@ -35,13 +36,14 @@ class FunctionsTap(Tap):
         self._frames = frames
         self._stand_ins = TorchStandIns()
         self._watcher: Watcher | None = None
-        self._probe = TorchProbe(_Function.apply.__func__)
+        self._probe = TorchProbe(apply_now())
 
     def put_in(self, watcher: Watcher) -> None:
         self._watcher = watcher
-        self._probe = TorchProbe(_Function.apply.__func__)
+        self._probe = TorchProbe(apply_now())
         self._stand_ins.put(_Function, "apply", self._begins, self._ended)
         self._stand_ins.put(_Node, "apply", self._backward_begins, self._backward_ended)
+        self._stand_ins.put(_Node, "apply_boxed", self._boxed_begins, self._backward_ended)  # from torch 2.14 on
 
     def take_out(self) -> None:
         self._watcher = None
@@ -87,6 +89,10 @@ class FunctionsTap(Tap):
         versions = tuple([_version(each) for each in args[1:]])
         return FunctionCall("backward", function, args[0], args[1:], {}, None, None, None, versions)
 
+    def _boxed_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
+        """Of a function that is given its gradients in a list, which it may empty."""
+        return self._backward_begins((args[0], *args[1]), kwargs, frame)
+
     def _backward_ended(self, call: FunctionCall, result: Any, error: BaseException | None) -> None:
         call.results, call.error = result, error
         self._tell(call)
@@ -99,6 +105,12 @@ class FunctionsTap(Tap):
 
 def _version(value: Any) -> int | None:
     return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else None
+
+
+def apply_now() -> Callable[..., Any]:
+    """``Function.apply``, given the function first: torch's own, where nothing stands in for it now."""
+    method = vars(_Function)["apply"]
+    return of_class(method) or method.__func__
 
 
 class TorchProbe(DerivativeProbe):

@@ -30,9 +30,9 @@ WAYS: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("value", [5.0, math.nan])
 def test_fresh_memory_has_the_value(way: str, value: float) -> None:
-    from adbg.engine.backends.torch.observing.functions import TorchProbe
+    from adbg.engine.backends.torch.observing.functions import TorchProbe, apply_now
 
-    probe = TorchProbe(torch.autograd.Function.apply.__func__)
+    probe = TorchProbe(apply_now())
     with probe.filled(value):
         made = WAYS[way](3, 4)
     assert made.shape == (3, 4)
@@ -41,9 +41,9 @@ def test_fresh_memory_has_the_value(way: str, value: float) -> None:
 
 
 def test_what_was_there_stays() -> None:
-    from adbg.engine.backends.torch.observing.functions import TorchProbe
+    from adbg.engine.backends.torch.observing.functions import TorchProbe, apply_now
 
-    with TorchProbe(torch.autograd.Function.apply.__func__).filled(5.0):
+    with TorchProbe(apply_now()).filled(5.0):
         grown = torch.ones(4).resize_(6)
         assert torch.ones(3).tolist() == [1.0] * 3
         assert torch.empty(3, dtype=torch.long).shape == (3,)
