@@ -5,6 +5,7 @@ file that cannot be read says nothing."""
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,6 +15,11 @@ from adbg.engine.types import SourceLine
 
 _DEEP = 3  # calls between the condition and the collective
 _LEAVES = (ast.Return, ast.Continue)
+# Of the job, not of its data: all ranks answer alike.
+_OF_THE_JOB = re.compile(
+    r"__name__|world_?size|n_?procs|num_(?:processes|gpus|ranks)|is_initialized|is_available|distributed|\bddp\b",
+    re.IGNORECASE,
+)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _BLOCKS = ("body", "orelse", "finalbody")
 
@@ -28,6 +34,11 @@ class Branch:
     test: SourceLine
     text: str
     counts: bool = False
+
+    def is_behind(self, place: SourceLine | None) -> bool:
+        """Whether a line comes after it in its function."""
+        here = (self.call.file, self.call.function)
+        return place is not None and (place.file, place.function) == here and place.line > self.call.line
 
 
 def branch_of(place: SourceLine) -> Branch | None:
@@ -58,18 +69,29 @@ def _tests(block: list[ast.stmt], line: int) -> Iterator[tuple[ast.expr, str]]:
             yield from _tests(_statements(here, name), line)
         for handler in getattr(here, "handlers", ()):
             yield from _tests(handler.body, line)
-        yield from _of(here, line)
+        yield from _of(here, line, block[block.index(here) + 1 :])
+    called = _called(here, line)
     for before in block[: block.index(here)]:
-        if isinstance(before, ast.If) and not before.orelse and isinstance(before.body[-1], _LEAVES):
+        leaves = isinstance(before, ast.If) and not before.orelse and isinstance(before.body[-1], _LEAVES)
+        if isinstance(before, ast.If) and leaves and not called & _names(before.body) and _is_of_data(before.test):
             yield before.test, f"not ({ast.unparse(before.test)})"
 
 
-def _of(statement: ast.stmt, line: int) -> Iterator[tuple[ast.expr, str]]:
-    """Of a statement that has the line: it, or an expression in it, is that condition."""
+def _is_of_data(test: ast.expr) -> bool:
+    return _OF_THE_JOB.search(ast.unparse(test)) is None
+
+
+def _of(statement: ast.stmt, line: int, behind: list[ast.stmt]) -> Iterator[tuple[ast.expr, str]]:
+    """Of a statement that has the line: it, or an expression in it, is that condition. ``behind``: the statements that
+    come after it, where its branch does not leave."""
     if isinstance(statement, ast.If):
         called = _called(statement, line)
         within = any(each.lineno <= line <= _end(each) for each in statement.body)
         others = statement.orelse if within else statement.body
+        if within and isinstance(statement.body[-1], _LEAVES):
+            others = [*others, *behind]
+        if not _is_of_data(statement.test):
+            return
         if line >= statement.body[0].lineno and not called & _names(others):
             yield statement.test, ast.unparse(statement.test) if within else f"not ({ast.unparse(statement.test)})"
     for node in ast.walk(statement) if not isinstance(statement, ast.If) else ():

@@ -250,6 +250,9 @@ def _in_branch(verdict: HangVerdict, standings: Mapping[int, Standing]) -> HangV
     found = [branch for branch in map(branch_of, places) if branch is not None]
     if len(found) != 1 or (left is not None and found[0].counts):
         return verdict  # by a counter all ranks pass it by alike: the loop is shorter on one
+    rests = [standings[rank].place for rank in verdict.culprits if rank in standings]
+    if verdict.kind is HangKind.MISSING and not all(map(found[0].is_behind, rests)):
+        return verdict
     return replace(verdict, branch=found[0])
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from adbg.engine.hang.branch import Branch
 from adbg.engine.hang.left_loop import LeftLoop
 from adbg.engine.hang.values import Divergence, HangKind, HangVerdict, Life, Standing
 from adbg.engine.protocol.messages import Collective
@@ -128,6 +129,30 @@ def test_a_loop_that_one_rank_has_left() -> None:
     )
     finding = hang_finding(ended)
     assert finding is not None and finding.cause is not None and finding.cause.line == 3, "the call, as without it"
+
+
+def test_a_condition_on_the_data_of_a_rank() -> None:
+    branch = Branch(SourceLine("/t.py", 3, "step"), SourceLine("/t.py", 2, "step"), "not (batch.empty)")
+    told = (
+        "/t.py:3 in step leads there only where `not (batch.empty)`, at /t.py:2 in step: a rank where that does not"
+        " hold passes it by; let all ranks come there, or decide it of what all of them have"
+    )
+    found = Divergence("0", 4, ("op",), {0: ROW, 3: OTHER})
+    for verdict in (
+        replace(VERDICT, kind=HangKind.MISMATCH, divergence=found, branch=branch),
+        replace(VERDICT, kind=HangKind.COUNTS, calls={0: 3, 3: 2}, branch=branch),
+        replace(VERDICT, kind=HangKind.DEADLOCK, cycle=(0, 3), branch=branch),
+    ):
+        lines = hang_lines(verdict)
+        assert lines.count(told) == 1 and not lines[0].endswith(told), lines
+        assert told in "\n".join(hang_lines(verdict, recorded=True))
+        assert told not in "\n".join(hang_lines(replace(verdict, branch=None)))
+        finding = hang_finding(verdict)
+        assert finding is not None and finding.severity == "error" and told in finding.evidence
+        assert finding.cause is not None and (finding.cause.file, finding.cause.line) == ("/t.py", 2)
+    left = LeftLoop(SourceLine("/t.py", 1, "step"), "for x in data", SourceLine("/t.py", 7, "step"), "stop(loss)")
+    finding = hang_finding(replace(VERDICT, kind=HangKind.COUNTS, calls={0: 3, 3: 2}, left=left, branch=branch))
+    assert finding is not None and finding.cause is not None and finding.cause.line == 7, "the loop comes first"
 
 
 def test_ranks() -> None:

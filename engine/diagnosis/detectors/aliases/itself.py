@@ -29,7 +29,8 @@ class WithItself(Detector):
 
     Evidence: that both operands lie in one memory, a step in between that changed it, the line that kept it.
     Mistaken for: ``w - w.detach()`` in one line, which gives 0 a gradient (not told), what no step came between (not
-    told: nothing has changed), tensors that are no parameters (not told), weights that two modules share. A note.
+    told: nothing has changed), tensors that are no parameters (not told), weights that two modules share: a note, where
+    it was not detached as it was kept.
     Cost: in sampled iterations a look at the memory of the operands of each difference of weights.
     """
 
@@ -42,6 +43,7 @@ class WithItself(Detector):
         self._steps = 0
         self._kept: Marks[int] = Marks()  # made of a weight, after how many steps
         self._told = False
+        self._detached = False  # one takes no gradient, as a weight that is shared does
 
     def optimizer(self, event: OptimizerEvent) -> None:
         if event.what == "stepped":
@@ -77,6 +79,8 @@ class WithItself(Detector):
             kept = marks[0].line
         else:
             kept = next(filter(None, (_kept_at(line, each) for each in texts)), None)
+        meta = self.facts.backend.meta
+        self._detached = one is not other and not all(meta(each).requires_grad for each in (one, other))
         if kept is not None and kept != line and "Parameter(" not in self.facts.text_of(kept):
             self._tell(call, line, kept, weight)
 
@@ -94,17 +98,31 @@ class WithItself(Detector):
             f"{place(line)} compares {name} with itself, so that the difference is always 0: what {place(kept)} keeps "
             f"is the weight's own memory, and {self._stepped} has changed it, too; keep a clone()"
         )
+        shared = "whether a copy of before is meant decides it: weights that are shared are one memory"
+        severity, sure = ("error", 0.88) if self._detached else ("note", 0.49)
         evidence = [
-            "whether a copy of before is meant decides it: weights that are shared are one memory",
+            *([] if self._detached else [shared]),
             f"{place(kept)} keeps it: {facts.text_of(kept)}",
             f"both operands of {call.name} at {place(line)} lie in one memory: {facts.text_of(line)}",
         ]
         facts.tell(
             Finding(
-                0, "silent-overwrite", "note", 0.49, message, iteration=facts.iteration + 1, forward=line,
+                0, "silent-overwrite", severity, sure, message, iteration=facts.iteration + 1, forward=line,
                 cause=facts.cause(kept), evidence=evidence, next=[f"b {place(kept)}", f"b {place(line)}"],
             )
         )  # fmt: skip
+
+
+def _filled_at(file: str, attribute: str) -> SourceLine | None:
+    """The only line that puts something into an attribute by a key: ``self.start[name] = w.detach()``."""
+    found = [
+        node.lineno for node in nodes_of(file) if isinstance(node, ast.Assign)
+        and any(isinstance(each, ast.Subscript) and isinstance(each.value, ast.Attribute)
+                and each.value.attr == attribute for each in node.targets)
+    ]  # fmt: skip
+    if len(found) != 1:
+        return None
+    return SourceLine(file, found[0], getattr(scope_at(file, found[0]), "name", "<module>"))
 
 
 def _operands(line: SourceLine) -> list[ast.expr]:
@@ -126,7 +144,7 @@ def _kept_at(line: SourceLine, operand: ast.expr) -> SourceLine | None:
     while isinstance(operand, ast.Subscript):
         operand = operand.value
     if isinstance(operand, ast.Attribute):
-        return assigned(line.file, operand.attr)
+        return _filled_at(line.file, operand.attr) or assigned(line.file, operand.attr)
     made = assigned_before(line.file, line.line, operand.id) if isinstance(operand, ast.Name) else None
     if made is None or not isinstance(made[1], ast.Assign):
         return None

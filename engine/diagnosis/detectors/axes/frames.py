@@ -51,7 +51,8 @@ class Frames:
         elif given is not None and name in _FOLDS:
             before, behind = shape(source), shape(result)
             found = moved_in_front(before, given.what, behind)
-            if found is not None:
+            # As many frames as channels: the rows may be those of one map, and the axis behind them its frames.
+            if found is not None and math.prod(before[at] for at in found[0]) != before[given.what]:
                 made = f"{given.name} at {place(given.line)}"
                 what = _Frames(before, behind, given.what, found[0], found[1], made)
                 self._frames.put(result, what, call.name, line_of(call.lines))
@@ -60,7 +61,7 @@ class Frames:
         what, sizes, found = known.what, shape(call.operands[0]), shape(call.results[0])
         apart = name in ("reshape", "view", "unflatten") and found[:1] != sizes[:1] and len(found) > 1
         if apart:
-            if found[0] == what.before[0] and found[1] == what.frames != what.before[what.axis]:
+            if found[0] == what.before[0] and found[1] == what.frames:
                 self._tell(call, known, f"takes the rows apart as {found[0]} times {found[1]} frames")
             return
         axis = channels_of(call, name) if len(sizes) > 2 else 1 if name == "linear" and len(sizes) == 2 else None

@@ -130,6 +130,8 @@ class Recycled:
         self._functions: dict[type, tuple[_Writes, ...]] = {}
         self._kept: dict[int, dict[int, int]] = {}  # by id of the context, by place: digest of what forward was given
         self._changed: list[tuple[type, _Writes, frozenset[int]]] = []  # by the node that ends next
+        self._hidden = not facts.backend.capabilities.saved_tensors
+        self._ended: tuple[Any, int] | None = None  # the node that did: on Paddle before its function is told of
 
     def function(self, call: FunctionCall) -> None:
         writes = self._functions.get(call.function)
@@ -150,18 +152,27 @@ class Recycled:
             if each.place in before and self._digest(value) not in (None, before[each.place]):
                 where = frozenset(at for at, _ in self._facts.backend.storages(value))
                 self._changed.append((call.function, each, where))
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            self._judge(*ended)
 
     def node_end(self, visit: Visit) -> None:
+        custom = visit.running.call.is_custom(visit.key)
+        if self._hidden:
+            self._ended = (visit.running.call, visit.key) if custom else None
+        elif custom:
+            self._judge(visit.running.call, visit.key)
+
+    def _judge(self, call: Any, key: int) -> None:
         changed, self._changed = self._changed, []
-        call, key = visit.running.call, visit.key
-        for function, write, where in changed if call.is_custom(key) else ():
+        for function, write, where in changed:
             other = self._needed_by(call, key, where)
             if other is not None:
                 self._tell(call, key, function, write, other)
 
     def _needed_by(self, call: Any, key: int, where: frozenset[int]) -> int | None:
         """A node that is yet to run and saved the same memory."""
-        if call.saved_hidden(key):
+        if self._hidden:
             made = [edge.to for edge in call.edges(key) if edge.to is not None]
             return next((each for each in made if call.name(each).startswith(_SAVE_RESULT)), None)
         order, storages = call.order() if call.count() <= _NODES else (), self._facts.backend.storages

@@ -61,13 +61,15 @@ class Leaf:
 
 @dataclass(slots=True)
 class Cut:
-    """A call after which there is less gradient than value. ``lost``: bits of leaves."""
+    """A call after which there is less gradient than value. ``lost``: bits of leaves. ``copies``: it took these leaves
+    themselves, as a state dict and a deep copy do."""
 
     name: str
     lines: tuple[SourceLine, ...]
     why: str
     lost: int = 0
     hidden: SourceLine | None = None  # the line that made what was cut silently in between
+    copies: bool = False
 
 
 class Flow:
@@ -152,7 +154,8 @@ class Flow:
                 continue
             reaching = gradients if result.requires_grad else 0
             lost = gradients & ~reaching
-            cut = 1 << self._at(self._cut_at, self.cuts, Cut(name, lines, self._why(call, result)), lost) if lost else 0
+            told = Cut(name, lines, self._why(call, result), copies=all(each.is_leaf for each in call.operands))
+            cut = 1 << self._at(self._cut_at, self.cuts, told, lost) if lost else 0
             every = cuts | cut
             counted = every if "int" in str(result.dtype) else cuts & ~direct  # no mask: that is a gate of values
             self._set(result, Known(weakref.ref(result), values, reaching, every, rounds | turn, line, name, counted))

@@ -309,7 +309,7 @@ class NoGradient(Detector):
         lost = next((each for each in reversed(flow.escapes) if each.lost >> bit & 1 and not is_shown(each)), None)
         if lost is None:  # it goes on where no operator tells of it: Variable(loss.data)
             meant = (cut for cut in reversed(flow.cuts) if cut.lost >> bit & 1 and cut.why != UNRECORDED)
-            lost = next(meant, None)
+            lost = next((cut for cut in meant if not (cut.copies and cut.lost & self._given)), None)
         return lost
 
     def _names(self, bits: int) -> str:
@@ -355,6 +355,9 @@ class NoGradient(Detector):
                 evidence.append(f"made at {place(line)}, in an optimizer, and in no forward of the sampled iterations")
         evidence += [key[0]] * bool(key[0])
         severity, confidence = ("warning", 0.65) if not key[0] else ("note", 0.4)
+        if first.used is None:  # of a head for another stage of the training
+            severity, confidence = "note", 0.45
+            evidence.append("whether it is to be trained here decides it")
         node = FoundAt(parameter=first.name) if first.named else None
         stale = {facts.replaced.get(held.owned) for held in members}
         told = facts.tell(

@@ -3,10 +3,12 @@ that looks at them first, or a scaler, leaves the iteration out and goes on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from adbg.engine.diagnosis.detector import OperatorCall
+from adbg.engine.diagnosis.detectors.numbers import values
 from adbg.engine.diagnosis.detectors.numbers.ledger import Made
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.protocol.messages import Finding
@@ -21,6 +23,7 @@ class Unstepped:
         self._facts = facts
         self._awaited: Finding | None = None
         self._cleared = False
+        self._spoilt = False  # gradients were not finite as that backward ended
         self._first: Finding | None = None  # of those that were left out
         self._row = 0
         self._count = 0
@@ -28,15 +31,38 @@ class Unstepped:
     def put(self, finding: Finding) -> None:
         if self._awaited is None:
             self._awaited, self._cleared = replace(finding, iteration=self._facts.iteration), False
+            self._spoilt = False
+
+    def backward_ended(self) -> None:
+        if self._awaited is not None and not self._cleared:
+            self._spoilt = self._spoilt or self._is_bad(each for _, each in self._facts.backend.parameters())
 
     def take(self) -> Finding | None:
-        """A step uses them, or nothing more comes."""
+        """Nothing more comes."""
         awaited, self._awaited = self._awaited, None
-        self._row = 0
         return awaited
 
+    def stepped(self, tensors: Sequence[Any]) -> Finding | None:
+        """A step begins; the finding, where it uses them. Not the step of another optimizer, nor one after they were
+        cleared, by hand, too."""
+        if self._awaited is None:
+            self._row = 0
+            return None
+        if self._spoilt and not self._is_bad(tensors):
+            self.cleared()
+            return None
+        return self.take()
+
     def cleared(self) -> None:
-        self._cleared = True
+        """Some gradients were. Those of another optimizer do not matter."""
+        if self._awaited is not None and self._spoilt:
+            self._cleared = not self._is_bad(each for _, each in self._facts.backend.parameters())
+        else:
+            self._cleared = True
+
+    def _is_bad(self, tensors: Iterable[Any]) -> bool:
+        gradient_of = self._facts.backend.gradient_of
+        return any(any(values.bad(self._facts.backend, gradient_of(each))) for each in tensors)
 
     def begins(self) -> Finding | None:
         """The next backward does. The first finding where one iteration after the other was left out."""

@@ -124,7 +124,7 @@ class NonFinite(Detector):
         self._before.ask()
         self._steps.note(event, self.facts.iteration)
         self.facts.stepping = self._steps.inside
-        if event.what == "step" and (used := self._unstepped.take()) is not None:
+        if event.what == "step" and (used := self._unstepped.stepped(event.tensors)) is not None:
             self._tell(used)
         elif event.what == "zeroed":
             self._unstepped.cleared()
@@ -236,6 +236,8 @@ class NonFinite(Detector):
 
     def backward_end(self, running: Running, error: BaseException | None) -> None:
         here = self._calls.pop(running.serial, None)
+        if len(running.chain) == 1:
+            self._unstepped.backward_ended()
         if here is None or here.found is None or here.told:
             return
         # A gradient that no leaf gets harms nothing; of paddle.grad and autograd.grad the leaves are not seen.

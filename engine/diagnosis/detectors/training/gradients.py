@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from adbg.engine.diagnosis.detector import OptimizerEvent, detector
+from adbg.engine.diagnosis.detectors.earlier.together import Place, calls_now
 from adbg.engine.diagnosis.detectors.training.clearing import Clearing, Clearings, in_vain
 from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, norms
 from adbg.engine.diagnosis.detectors.training.source import between, place, switched_off, uncalled
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from adbg.engine.diagnosis.facts import Facts
 
 _ADDED_UP = 12  # backwards
+_LEARNT = 8  # steps, the callers of whose backwards are remembered
 _CLEARS = r"\.grad\s*=(?!=)|\.grad\.(zero_|fill_|mul_|copy_|scale_|set_value)|clear_grad|zero_grad"
 
 
@@ -147,16 +149,18 @@ class NoLongerCleared(LoopDetector):
     and no later step is taken either.
 
     Evidence: how many backwards there were between two steps, how many since the last one, and the line that cleared.
-    Mistaken for: gradients that are added up for something else when training is over, by another line (not told).
-    Cost: none.
+    Mistaken for: gradients that are added up for something else when training is over, by other lines, or callers (not
+    told).
+    Cost: none; a look at the callers of the first backwards, and from the twelfth in a row on.
     """
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
+        self._callers: set[tuple[Place, ...]] = set()  # of the backwards that steps followed
+        self._now: tuple[Place, ...] = ()
         self._since = 0  # backwards since the last step or clearing
         self._most = 0  # between two of these, so far
         self._steps = 0
-        self._line: SourceLine | None = None  # where a step had its backward
         self._last: SourceLine | None = None
         self._clears: SourceLine | None = None
         self._from = 0  # the iteration since which nothing is cleared
@@ -166,11 +170,13 @@ class NoLongerCleared(LoopDetector):
         self._last = running.call.location
         if self._since == 1:
             self._from = self.facts.iteration
+        self._now = calls_now() if self._steps < _LEARNT or self._since >= _ADDED_UP else ()
 
     def happens(self, event: OptimizerEvent, optimizer: Optimizer | None) -> None:
         if event.what == "step":
             self._steps += 1
-            self._line = self._last
+            if self._now:
+                self._callers.add(self._now)
         elif event.what == "zeroed" and event.line is not None:
             self._clears = event.line
         else:
@@ -178,7 +184,7 @@ class NoLongerCleared(LoopDetector):
         self._most, self._since = max(self._most, self._since), 0
 
     def end(self) -> None:
-        if self._steps < 2 or self._clears is None or self._last is None or self._last != self._line:
+        if self._steps < 2 or self._clears is None or self._last is None or self._now not in self._callers:
             return
         if self._since < max(_ADDED_UP, 4 * self._most):
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -41,8 +42,9 @@ class ClearedInBetween(LoopDetector):
     Mistaken for: gradients that the program itself uses in between, which no event tells of. Passed over where the
     weights changed meanwhile (SAM, inner loops), where the step takes other gradients than the last backward left
     (gradient surgery; clipping scales all alike), where another optimizer stepped on one of them (a generator's loss,
-    through the critic), where a batch is cleared once more than the others (left out on purpose), and where backward
-    runs within the step (closures of LBFGS). Told where it was so at three steps in a row; a warning.
+    through the critic), where a batch is cleared once more than the others (left out on purpose), where a loss or a
+    gradient is not finite, and where backward runs within the step (closures of LBFGS). Told where it was so at three
+    steps in a row; a warning.
     Cost: as zero-grad, and the norms of two weights.
     """
 
@@ -68,6 +70,7 @@ class ClearedInBetween(LoopDetector):
                 since.backwards.append(running.call.location)
                 first = next(held for held in optimizer.held if held.received)
                 since.thrown.append(first.ended)
+                since.spoilt = not self._is_finite(running, optimizer)
 
     def happens(self, event: OptimizerEvent, optimizer: Optimizer | None) -> None:
         if event.what == "zeroed":
@@ -86,6 +89,14 @@ class ClearedInBetween(LoopDetector):
                 since.spoilt = True
         elif event.what == "stepped" and optimizer is not None:
             self._stepping.discard(optimizer.key)
+
+    def _is_finite(self, running: Running, optimizer: Optimizer) -> bool:
+        """What is not, the loss or a gradient, is left out on purpose."""
+        backend = self.facts.backend
+        roots = [each for each in running.call.root_values() or () if backend.is_tensor(each)]
+        return all(math.isfinite(backend.norm(each)) for each in roots) and all(
+            math.isfinite(held.ended) for held in optimizer.held if held.ended is not None
+        )
 
     def _weights(self, optimizer: Optimizer) -> tuple[float, ...]:
         tensors = (held.ref() for held in optimizer.held[:2])

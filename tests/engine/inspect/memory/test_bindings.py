@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from adbg.engine.inspect.memory.bindings import bound_at, filled_at, pieces_of
+from adbg.engine.inspect.memory.bindings import bound_at, filled_at, given_again_at, pieces_of
 
 SOURCE = """\
 losses = []
@@ -153,3 +153,59 @@ def test_where_a_graph_was_put_in_no_line_that_puts_numbers_in_is_named(tmp_path
     graphs = filled_at("memory.priorities[*]", [str(file)], "", graphs=True)
     assert anything is not None and anything.line.line == 4 and 9 in anything.others
     assert graphs is not None and (graphs.line.line, graphs.others) == (9, ())
+
+
+GIVEN = """\
+class Net:
+    def __init__(self):
+        self.state = (zero(), zero())
+        self.last = None
+        self.mean = zero()
+        self.kept = [zero()]
+        self.once = zero()
+
+    def forward(self, x):
+        self.last = x.detach()
+        self.state = tuple(self.cell(x, self.state))
+        self.mean = self.state[0] * 0.1
+        h, self.kept = self.pair(x)
+        return h
+
+    def reset(self):
+        self.mean = None
+        self.other.state = (zero(), zero())
+
+    def again(self, x):
+        self.kept: list = [x]
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "others"),
+    [
+        ("net.state", 11, (18,)),
+        ("net.state[0]", 11, (18,)),
+        ("net.state[*]", 11, (18,)),
+        ("net.state[0][1]", 11, (18,)),
+        ("net.state['h'][*]", 11, (18,)),
+        ("nets[3].state[1]", 11, (18,)),
+        ("net.mean", 12, ()),  # None is no other value
+        ("net.kept[0]", 13, (21,)),
+        ("net.last", None, ()),  # cut off its graph
+        ("net.once", None, ()),
+        ("net.none[0]", None, ()),
+        ("states[0]", None, ()),
+        ("net", None, ()),
+    ],
+)
+def test_the_line_that_gives_it_another_value(
+    tmp_path: Path, path: str, line: int | None, others: tuple[int, ...]
+) -> None:
+    """Also of what an item of it is asked for: a state of two tensors is given as a whole."""
+    file = tmp_path / "net.py"
+    file.write_text(GIVEN)
+    found = given_again_at(path, [str(file)])
+    assert (found.line.line if found is not None else None) == line
+    if found is not None:
+        assert found.others == others and found.text == GIVEN.splitlines()[found.line.line - 1].strip()
+        assert found.line.function in ("forward", "again")

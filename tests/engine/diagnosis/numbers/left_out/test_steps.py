@@ -111,6 +111,7 @@ NOTES = {
     "norm": program(RATES, NORM, ONE), "each gradient": program(SPREADS, EACH, SEVERAL),
     "the loss, later": program(ROOTS, LATER, SEVERAL), "spread out": program(RATES, NORM, [1.0, 0.0, 2.0] * 9),
     "every other one": program(RATES, NORM, [1.0, 0.0] * 9 + [1.0]),
+    "cleared by hand": program(RATES, NORM.replace("clear(optimizer)", "[BY_HAND for each in net.parameters()]"), ONE),
 }  # fmt: skip
 ERRORS = {
     "stepped": program(RATES, STEPS, ONE),
@@ -128,15 +129,16 @@ HEALTHY = {
         RATES,
         NORM.replace("norm = float(clipped(net.parameters(), 5.0))", """for each in net.parameters():
             each.grad.GIVE(each.grad * 1e6)
-        largest = max(abs(each.grad.HALF.numpy()).max() for each in net.parameters())
+        sent = [each.grad.HALF for each in net.parameters()]
+        largest = max(abs(each.numpy()).max() for each in sent)
         for each in net.parameters():
             each.grad.GIVE(each.grad / 1e6)
         norm = 1.0 if largest else math.inf"""), [2.0, 3.0, 4.0, 1.0, 2.0], "",
     ),
 }  # fmt: skip
 WORDS = {
-    "torch": {"HALF": "half()", "GIVE": "copy_"},
-    "paddle": {"HALF": 'astype("float16")', "GIVE": "set_value"},
+    "torch": {"HALF": "half()", "GIVE": "copy_", "BY_HAND": 'setattr(each, "grad", None)'},
+    "paddle": {"HALF": 'astype("float16")', "GIVE": "set_value", "BY_HAND": "each.clear_gradient()"},
 }
 
 
