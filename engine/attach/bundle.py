@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from importlib.machinery import ExtensionFileLoader, ModuleSpec, SourceFileLoader
+from importlib.machinery import ExtensionFileLoader, ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import MAGIC_NUMBER, find_spec
 from pathlib import Path
 
@@ -27,7 +27,8 @@ _FRONT = ("attach", "bootstrap", "hang", "launch")  # rooms of the engine that n
 #: Of the standard library, what an agent imports into a process that has imported nothing: a test compares.
 LIBRARY = frozenset((
     "_ast", "_bisect", "_blake2", "_bz2", "_compression", "_ctypes", "_datetime", "_hashlib", "_heapq", "_json",
-    "_locale", "_lzma", "_opcode", "_posixsubprocess", "_queue", "_random", "_sha2", "_sha512", "_socket",
+    "_locale", "_lzma", "_opcode", "_opcode_metadata", "_posixsubprocess", "_queue", "_random", "_sha2", "_sha512",
+    "_socket",
     "_struct", "_symtable", "_typing", "_weakrefset", "array", "ast", "atexit", "base64", "binascii", "bisect",
     "bz2", "collections.abc", "contextlib", "copy", "ctypes", "ctypes._endian", "dataclasses", "datetime", "difflib",
     "dis",
@@ -80,6 +81,9 @@ def _of_library(name: str) -> tuple[str, bool, bytes | None] | None:
         spec = find_spec(name)
     except ImportError:
         return None
+    if spec is not None and spec.name != name:  # collections.abc puts another module in its own place (3.13)
+        parent = sys.modules[name.rpartition(".")[0]]
+        spec = PathFinder.find_spec(name, list(parent.__path__))
     if spec is None or spec.origin is None:
         return None
     package = spec.submodule_search_locations is not None

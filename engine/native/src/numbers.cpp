@@ -6,7 +6,7 @@
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
 #define ADBG_WIDE __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
-#define ADBG_WIDE
+#define ADBG_WIDE __attribute__((noinline))  // as clones are: inlined, GCC 12 warns of kinds that no caller has
 #endif
 
 namespace adbg {

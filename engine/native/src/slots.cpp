@@ -40,6 +40,8 @@ bool wanted(const char* name, const char* const* libraries) {
   return false;
 }
 
+uintptr_t page_size() { return static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)); }
+
 int visit(struct dl_phdr_info* info, size_t, void* argument) {
   Search& search = *static_cast<Search*>(argument);
   if (!wanted(info->dlpi_name, search.libraries)) return 0;
@@ -52,7 +54,9 @@ int visit(struct dl_phdr_info* info, size_t, void* argument) {
     if (header.p_type == PT_DYNAMIC) dynamic = reinterpret_cast<const ElfW(Dyn)*>(info->dlpi_addr + header.p_vaddr);
     if (header.p_type == PT_GNU_RELRO) {
       relro_begin = info->dlpi_addr + header.p_vaddr;
-      relro_end = relro_begin + header.p_memsz;
+      // Loaders round it down: the page that it ends inside of stays writable, for data follows there. Some aarch64
+      // kernels have pages of 64 KB, and libraries may be linked for 4.
+      relro_end = (relro_begin + header.p_memsz) & ~(page_size() - 1);
     }
   }
   if (!dynamic) return 0;
@@ -93,7 +97,7 @@ bool write(const Slot& slot, void* value) {
     __atomic_store_n(slot.at, value, __ATOMIC_SEQ_CST);
     return true;
   }
-  const uintptr_t size = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t size = page_size();
   void* page = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(slot.at) & ~(size - 1));
   if (mprotect(page, size, PROT_READ | PROT_WRITE) != 0) return false;
   __atomic_store_n(slot.at, value, __ATOMIC_SEQ_CST);

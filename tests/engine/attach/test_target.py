@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.attach_targets import eventually, injecting, target
@@ -222,10 +223,10 @@ def test_ptrace_scope(
     examine(PID, root=root)  # the kernel lets it be opened: it is an ancestor, or PR_SET_PTRACER was called
     opened = os.open
 
-    def refuse(path: str | Path, *arguments: int) -> int:
+    def refuse(path: str | Path, *arguments: int, **more: Any) -> int:
         if Path(path).name == "mem":
             raise PermissionError(13, "Permission denied")
-        return opened(path, *arguments)
+        return opened(path, *arguments, **more)
 
     monkeypatch.setattr(checks.os, "open", refuse)
     error = refusal(PID, root=root)

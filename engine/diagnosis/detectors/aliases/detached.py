@@ -12,11 +12,16 @@ from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, writes
 from adbg.engine.diagnosis.detectors.graphs.marks import Marks
+from adbg.engine.diagnosis.detectors.graphs.silent import written_at
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.diagnosis.source import called_name, inside, scope_at
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
 
+_LOOKS = 4  # at the operators that take a tensor which an array shares
+_LARGEST = 4 << 20  # elements of one
+_ARRAYS = 64
+_SHARES = frozenset({"numpy", "__array__", "asarray"})
 # Of what they are given they take the shape alone, or nothing that is computed with.
 _SHAPE_ALONE = frozenset({"view_as", "expand_as", "reshape_as", "type_as", "detach", "clone", "size", "shape"})
 
@@ -30,6 +35,17 @@ class _Alias:
     line: SourceLine
 
 
+@dataclass(slots=True)
+class _Array:
+    """NumPy's, over the memory of ``of``; ``digest``: of its bytes then. ``looks`` that are left."""
+
+    of: weakref.ref[Any]
+    digest: int
+    version: int | None
+    line: SourceLine
+    looks: int = _LOOKS
+
+
 @dataclass(frozen=True, slots=True)
 class _Written:
     alias: _Alias
@@ -41,12 +57,14 @@ class _Written:
 class DetachedName(Detector):
     """``hardness = logits.detach()`` and ``hardness.masked_fill_(pos, -1e4)``: ``detach`` shares the memory, so that
     the loss, which reads ``logits`` after that, is computed of what was filled. Nothing raises: no node had saved them.
+    The same of an array: ``scores = affinity.detach().numpy()`` and ``scores[i] = -1``.
 
-    Evidence: the line that detached, the line that wrote, the operator that takes the tensor afterwards.
+    Evidence: the line that detached, the line that wrote, the operator that takes the tensor afterwards; of an array
+    that the bytes are other ones there, and by whose name the source writes.
     Mistaken for: what is written through the tensor itself, or in the statement that detaches it
     (``scores.detach().masked_fill_(mask, -inf)``, which masks the scores), a detached tensor that was cloned, and one
     whose original nothing reads any more (not told).
-    Cost: in sampled iterations a look at each operator's name.
+    Cost: in sampled iterations a look at each operator's name, and a sum over the bytes of what an array shares.
     """
 
     sampled = Need.OPERATORS
@@ -55,6 +73,7 @@ class DetachedName(Detector):
         super().__init__(facts)
         self._aliases: Marks[_Alias] = Marks()
         self._written: Marks[_Written] = Marks()
+        self._arrays: dict[int, _Array] = {}  # by id of the tensor
         self._any = self._changed = False
         self._told: set[SourceLine] = set()
 
@@ -67,7 +86,13 @@ class DetachedName(Detector):
                 known = self._written.of(operand)
                 if known is not None and any(each.requires_grad for each in call.results):
                     self._tell(call, operand, known.what)
-        if name == "detach" and not call.name.endswith("_"):
+        if self._arrays and call.grad_mode and name not in _SHAPE_ALONE:
+            for operand in call.operands:
+                if id(operand) in self._arrays and any(each.requires_grad for each in call.results):
+                    self._look(call, operand)
+        if call.name in _SHARES:
+            self._shared(call)
+        elif name == "detach" and not call.name.endswith("_"):
             self._detached(call)
         elif self._any:
             self._follow(call)
@@ -76,9 +101,8 @@ class DetachedName(Detector):
         source, line = call.operands[0], line_of(call.lines)
         if not call.results or line is None or source.is_leaf or not self.facts.backend.has_graph(source):
             return
-        given = _named_at(line)
-        if given and self._lie_together(source, call.results[0]):
-            self._aliases.put(call.results[0], _Alias(weakref.ref(source), given, line), "", line)
+        if self._lie_together(source, call.results[0]):
+            self._aliases.put(call.results[0], _Alias(weakref.ref(source), _named_at(line), line), "", line)
             self._any = True
 
     def _follow(self, call: OperatorCall) -> None:
@@ -90,13 +114,54 @@ class DetachedName(Detector):
         if source is None:
             return
         written = any(self._aliases.of(each) is not None for each in writes(call))
-        if written and line is not None and line != known.what.line:
+        if written and line is not None and line != known.what.line and known.what.name:
             self._written.put(source, _Written(known.what, call.name, line), call.name, line)
             self._changed = True
         elif not written:
             for result in call.results:
                 if self._aliases.of(result) is None and self._lie_together(source, result):
                     self._aliases.put(result, known.what, "", known.line)
+
+    def _shared(self, call: OperatorCall) -> None:
+        known, line = self._aliases.of(call.operands[0]), line_of(call.lines)
+        source = known.what.of() if known is not None else None
+        if source is None or line is None or len(self._arrays) >= _ARRAYS:
+            return
+        backend = self.facts.backend
+        digest = self.facts.digest(source) if backend.meta(source).numel <= _LARGEST else None
+        if digest is not None and backend.name == "torch":  # Paddle's arrays are copies
+            self._arrays[id(source)] = _Array(weakref.ref(source), digest, backend.version_of(source), line)
+
+    def _look(self, call: OperatorCall, operand: Any) -> None:
+        array = self._arrays[id(operand)]
+        array.looks -= 1
+        if array.of() is not operand or not array.looks:
+            del self._arrays[id(operand)]
+        if array.of() is not operand or self.facts.backend.version_of(operand) != array.version:
+            return
+        if self.facts.digest(operand) != array.digest:
+            self._arrays.pop(id(operand), None)
+            self._tell_array(call, array)
+
+    def _tell_array(self, call: OperatorCall, array: _Array) -> None:
+        facts, line, wrote = self.facts, line_of(call.lines), written_at(array.line)
+        if wrote is None or wrote in self._told:
+            return
+        self._told.add(wrote)
+        facts.tell(
+            Finding(
+                0, "silent-overwrite", "error", 0.88,
+                f"the array made at {place(array.line)} has the memory of a tensor that {call.name} at {place(line)} "
+                f"goes on to take, and is written at {place(wrote)} in between: use detach().cpu().numpy().copy()",
+                iteration=facts.iteration + 1, forward=line, cause=facts.cause(wrote),
+                evidence=[
+                    f"the bytes of the tensor are other ones at {place(line)} than as the array was made",
+                    f"made at {place(array.line)}: {facts.text_of(array.line)}",
+                    f"written at {place(wrote)}: {facts.text_of(wrote)}",
+                ],
+                next=[f"b {place(wrote)}", "info node"],
+            )
+        )  # fmt: skip
 
     def _lie_together(self, one: Any, other: Any) -> bool:
         where = self.facts.backend.storages

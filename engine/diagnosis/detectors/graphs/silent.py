@@ -154,7 +154,7 @@ class Silent:
             self._tell_array(running, key, shared)
 
     def _tell_array(self, running: Running, key: int | None, shared: Shared) -> None:
-        line = _writing(shared.line)
+        line = written_at(shared.line)
         message = f"an array that shares the memory of a tensor is written at {place(line)}, behind autograd's back"
         if line == shared.line:
             message = (
@@ -363,7 +363,7 @@ def sharing(line: SourceLine | None) -> SourceLine | None:
     return None
 
 
-def _writing(line: SourceLine | None) -> SourceLine | None:
+def written_at(line: SourceLine | None) -> SourceLine | None:
     """The line after the one that made the array where it is written into, by its name."""
     if line is None:
         return None
