@@ -63,7 +63,7 @@ def test_what_stands_there(tmp_path: Path, line: int, said: str) -> None:
 
 
 def test_what_cannot_be_read_is_not_explained(tmp_path: Path) -> None:
-    assert why_none("<string>", 1, {2}) == "" and why_none(str(tmp_path / "none.py"), 1, ()) == ""
+    assert why_none("<nowhere>", 1, {2}) == "" and why_none(str(tmp_path / "none.py"), 1, ()) == ""
     (tmp_path / "broken.py").write_text("x = (\n1 +\n")
     assert why_none(str(tmp_path / "broken.py"), 1, ()) == ""
 
