@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from adbg.engine import own_threads
 from adbg.engine.agent import import_watch as importwatch
 from adbg.engine.agent.aids import AidSwitches
-from adbg.engine.agent.child_process import ForkedChild, hear_of_the_end, put_in_fork, take_out_fork
+from adbg.engine.agent.child_process import ForkedChild, before_fork, hear_of_the_end, without_filter
 from adbg.engine.agent.client import Client
 from adbg.engine.agent.connection import Connection
 from adbg.engine.agent.diagnosing import Diagnosing
@@ -157,7 +157,6 @@ class Agent:
         self._watcher: importwatch.ImportWatcher | None = None
         _current = self
         _register_once()
-        put_in_fork()
         self._hook_breakpoint()
         if backends is None:
             self._watcher = importwatch.watch({name: self._importer(make) for name, make in REGISTRY.items()})
@@ -315,7 +314,7 @@ class Agent:
         if _current is self:
             _current = None
             sys.breakpointhook = self._breakpointhook
-            take_out_fork()
+            without_filter()
         client = self.client
         if client is not None:
             for state in self.session.table.final():
@@ -338,7 +337,7 @@ class Agent:
             parked.over.wait(PATIENCE)
         if self._watcher is not None:
             self._watcher.leave()
-        take_out_fork()
+        without_filter()
         if sys.breakpointhook == self._hook:
             sys.breakpointhook = self._breakpointhook
         self.record.close()
@@ -359,7 +358,7 @@ class Agent:
         if client is not None:
             client.connection.abandon()
         sys.breakpointhook = self._breakpointhook
-        take_out_fork()
+        without_filter()
         self.record.abandon()
         if self._watcher is not None:
             self._watcher.abandon()
@@ -374,7 +373,7 @@ def _register_once() -> None:
     global _registered
     if not _registered:
         _registered = True
-        os.register_at_fork(after_in_child=_forked)
+        os.register_at_fork(before=_forks, after_in_child=_forked)
         atexit.register(_close)
         atexit.register(_at_exit)
         _behind.update(name for name in REGISTRY if name in sys.modules)
@@ -408,6 +407,11 @@ def _child_ends(error: BaseException | None, last: bool) -> None:
         _current.before_end(error if isinstance(error, Exception) else None, isinstance(error, KeyboardInterrupt))
         if last:
             _close()
+
+
+def _forks() -> None:
+    if _current is not None:
+        before_fork()
 
 
 def _forked() -> None:

@@ -3,7 +3,6 @@ Python says of the fork."""
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import sys
@@ -14,18 +13,16 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from adbg.engine.agent import import_watch as importwatch
-from adbg.engine.backends.common.tracebacks import strip_own
-from adbg.engine.outside import own
+from adbg.engine.outside import own, suppress
 from adbg.engine.protocol.rendezvous import SessionConfig
 
 _FORKING = ("multiprocessing.popen_fork", "multiprocessing.forkserver")
 _LOCK, _RLOCK = type(threading.Lock()), type(threading.RLock())
 _BEHIND = -1000  # of the priorities with which multiprocessing ends a child: behind the program's own
 _OWN = "adbg"  # how the names of adbg's threads begin
-_TEXT = "This process (pid={}) is multi-threaded, use of {}() may lead to deadlocks in the child."  # Python's own
-_NAMES = ("fork", "forkpty")
-
-_replaced: dict[str, tuple[Callable[..., object], Callable[..., object]]] = {}  # by name: the one before, and ours
+_NOT_OF_OURS = (
+    "ignore", re.compile(r"This process \(pid=\d+\) is multi-threaded, use of fork"), DeprecationWarning, None, 0,
+)  # fmt: skip
 
 
 class ForkedChild:
@@ -130,68 +127,27 @@ class _Heard:
 _heard = _Heard()
 
 
-def put_in_fork() -> None:
-    """Have ``os.fork`` count threads without adbg's. From Python 3.12 on it counts those of the process, as the system
-    has them, and warns of a fork that may deadlock where there are several: a script that has one thread gets no such
-    warning without adbg (with ``-W error``: no exception). adbg's own hold no lock of the script's, and a forked child
-    is told to leave them alone. Nothing is done before Python 3.12, or a second time."""
+def before_fork() -> None:
+    """From Python 3.12 on ``os.fork`` counts the threads of the process, as the system has them, and warns of a fork
+    that may deadlock where there are several. A script that has one thread gets no such warning without adbg, whose own
+    threads hold no lock of the script's: then a filter of ours is the first one. Where the script has several itself,
+    it is not there, and Python warns of the script's line as ever. The list is changed in place: what Python has shown
+    once stays shown, and nobody's filters are put back over another thread's."""
     if sys.version_info < (3, 12):
         return
-    for name in _NAMES:
-        plain = getattr(os, name, None)
-        if plain is not None and name not in _replaced:
-            ours = _without_own(plain)
-            setattr(os, name, ours)
-            _replaced[name] = plain, ours
+    with suppress(Exception):
+        without_filter()
+        if _threads_beside_own() <= 1:
+            warnings.filters.insert(0, _NOT_OF_OURS)
 
 
-def take_out_fork() -> None:
-    """What somebody put in front of ours stays, and ours only passes on."""
-    for name, (plain, ours) in list(_replaced.items()):
-        if getattr(os, name, None) is ours:
-            setattr(os, name, plain)
-            del _replaced[name]
-
-
-def _without_own(plain: Callable[..., object]) -> Callable[..., object]:
-    """Python warns of the line that calls it, which is one of ours here: the script's line is warned of in its place,
-    where the script has several threads itself."""
-
-    @functools.wraps(plain)
-    def fork(*args: object, **kwargs: object) -> object:
-        try:
-            threads = _threads_beside_own()
-            if _is_ignored():
-                made = plain(*args, **kwargs)
-            else:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", DeprecationWarning)
-                    made = plain(*args, **kwargs)
-            if threads > 1 and (made[0] if isinstance(made, tuple) else made) != 0:
-                warnings.warn(_TEXT.format(os.getpid(), plain.__name__), DeprecationWarning, stacklevel=2)
-            return made
-        except BaseException as error:
-            strip_own(error)
-            raise
-
-    return fork
-
-
-def _is_ignored() -> bool:
-    """Whether the filters, as they are, ignore such a warning of a line of this module: then they need no change, after
-    which Python shows again what it had shown once."""
-    for action, text, category, module, line in warnings.filters:
-        if issubclass(DeprecationWarning, category) and not line and not text:
-            if module is None or _matches(module):
-                return action == "ignore"
-        elif issubclass(DeprecationWarning, category):
-            return False
-    return False
-
-
-def _matches(module: object) -> bool:
-    found = module.match(__name__) if isinstance(module, re.Pattern) else module == __name__
-    return bool(found)
+def without_filter() -> None:
+    """By what it is: an equal one of the program's stays."""
+    filters: Any = warnings.filters  # a list
+    for place, each in enumerate(list(filters)):
+        if each is _NOT_OF_OURS:
+            del filters[place]
+            return
 
 
 def _threads_beside_own() -> int:

@@ -17,7 +17,8 @@ _DEEP = 3  # calls between the condition and the collective
 _LEAVES = (ast.Return, ast.Continue)
 # Of the job, not of its data: all ranks answer alike.
 _OF_THE_JOB = re.compile(
-    r"__name__|world_?size|n_?procs|num_(?:processes|gpus|ranks)|is_initialized|is_available|distributed|\bddp\b",
+    r"__name__|world_?size|n_?procs|num_(?:processes|gpus|ranks)|is_initialized|is_available|distributed|\bddp\b"
+    r"|\b(?:cfg|conf|config|args|opts?|options|hparams|flags|settings|debug|verbose)\b|\.training\b|\buse_",
     re.IGNORECASE,
 )
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
@@ -50,10 +51,11 @@ def branch_of(place: SourceLine) -> Branch | None:
 def _above(tree: ast.Module, file: str, line: int, depth: int) -> Branch | None:
     function = function_at(tree, line)
     name = function.name if function is not None else "<module>"
-    for test, text in _tests((function or tree).body, line):
+    found = list(_tests((function or tree).body, line))
+    for test, text in found if len(found) == 1 else ():  # which of several parts the ranks is not known
         counts = any(isinstance(each, ast.Mod) for each in ast.walk(test))
         return Branch(SourceLine(file, line, name), SourceLine(file, test.lineno, name), text, counts)
-    if function is None or depth >= _DEEP:
+    if function is None or found or depth >= _DEEP:
         return None
     above = set(calls_of(tree, function))
     return _above(tree, file, above.pop(), depth + 1) if len(above) == 1 else None
@@ -74,7 +76,13 @@ def _tests(block: list[ast.stmt], line: int) -> Iterator[tuple[ast.expr, str]]:
     for before in block[: block.index(here)]:
         leaves = isinstance(before, ast.If) and not before.orelse and isinstance(before.body[-1], _LEAVES)
         if isinstance(before, ast.If) and leaves and not called & _names(before.body) and _is_of_data(before.test):
-            yield before.test, f"not ({ast.unparse(before.test)})"
+            yield before.test, _not(before.test)
+
+
+def _not(test: ast.expr) -> str:
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return ast.unparse(test.operand)
+    return f"not ({ast.unparse(test)})"
 
 
 def _is_of_data(test: ast.expr) -> bool:
@@ -90,15 +98,16 @@ def _of(statement: ast.stmt, line: int, behind: list[ast.stmt]) -> Iterator[tupl
         others = statement.orelse if within else statement.body
         if within and isinstance(statement.body[-1], _LEAVES):
             others = [*others, *behind]
-        if not _is_of_data(statement.test):
+        chained = not within and len(statement.orelse) == 1 and isinstance(statement.orelse[0], ast.If)
+        if not _is_of_data(statement.test) or chained:  # the innermost test of a chain of ``elif`` says it
             return
         if line >= statement.body[0].lineno and not called & _names(others):
-            yield statement.test, ast.unparse(statement.test) if within else f"not ({ast.unparse(statement.test)})"
+            yield statement.test, ast.unparse(statement.test) if within else _not(statement.test)
     for node in ast.walk(statement) if not isinstance(statement, ast.If) else ():
         if isinstance(node, ast.IfExp) and node.lineno <= line <= _end(node):
             for part, other, text in (
                 (node.body, node.orelse, ast.unparse(node.test)),
-                (node.orelse, node.body, f"not ({ast.unparse(node.test)})"),
+                (node.orelse, node.body, _not(node.test)),
             ):
                 if _names([part]) and not _names([part]) & _names([other]) and part.lineno <= line <= _end(part):
                     yield node.test, text

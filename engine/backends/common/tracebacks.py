@@ -20,6 +20,9 @@ _FRAME = re.compile(
 )
 
 
+_python = ctypes.PyDLL(None)  # not ``ctypes.pythonapi``, whose functions a program may give other types
+
+
 def strip_own(error: BaseException, codes: Container[types.CodeType] = ()) -> None:
     """Take adbg's own frames out of the traceback of ``error``, called where it leaves adbg, right before ``raise``;
     and where it ends in what adbg called of the standard library (a Ctrl-C while it waited for a lock), that too.
@@ -59,8 +62,8 @@ def _raise_with(error: BaseException, trace: types.TracebackType | None) -> None
     given = (kind, handled, trace)
     for each in given:
         if each is not None:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))  # these references are taken
-    ctypes.pythonapi.PyErr_SetExcInfo(*(ctypes.c_void_p(None if each is None else id(each)) for each in given))
+            _python.Py_IncRef(ctypes.py_object(each))  # these references are taken
+    _python.PyErr_SetExcInfo(*(ctypes.c_void_p(None if each is None else id(each)) for each in given))
 
 
 def clean_text(error: BaseException) -> None:

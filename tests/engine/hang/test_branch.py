@@ -102,10 +102,10 @@ MODULE = "if data:  # TEST\n    barrier()  # ON\n"
 # Text and condition. "# ON": the line that leads there; "# CALLED": the collective, where that is further down.
 FOUND = {
     "if": (IF, "batch.boxes"), "else": (ELSE, "not (batch.empty)"),
-    "a guard": (GUARD, "not (not batch.boxes)"), "a guard of a loop": (SKIPPED, "not (bad(batch))"),
+    "a guard": (GUARD, "batch.boxes"), "a guard of a loop": (SKIPPED, "not (bad(batch))"),
     "an expression": (EXPRESSION, "len(batch)"), "its other side": (OTHERWISE, "not (batch.empty)"),
     "one level up": (ABOVE, "batch.boxes and ready"), "two levels up": (TWICE_ABOVE, "meter.full"),
-    "elif": (ELIF, "kind == 2"), "the innermost": (INNER, "batch.last"), "in a try": (TRY, "loss > 9"),
+    "elif": (ELIF, "kind == 2"), "in a try": (TRY, "loss > 9"),
     "of a module": (MODULE, "data"),
 }  # fmt: skip
 BOTH = """
@@ -149,7 +149,18 @@ def step(batch):
 def other(batch):
     reduced(batch)
 """
+TWO_GUARDS = """
+def step(batch):
+    if batch.short:
+        return
+    if not batch.boxes:
+        return
+    all_reduce(count(batch))  # ON
+"""
+CONFIGURED = "def step(batch):\n    if not cfg.average:\n        return\n    all_reduce(batch)  # ON\n"
+# Which of several conditions parts the ranks is not known; one of the configuration parts none.
 NONE = {
+    "one of two": INNER, "two guards": TWO_GUARDS, "of the configuration": CONFIGURED,
     "no condition": "def step(batch):\n    if batch:\n        skip()\n    all_reduce(batch)  # ON\n",
     "both branches": BOTH,
     "both sides of an expression": BOTH_SIDES,

@@ -90,8 +90,8 @@ class FunctionsTap(Tap):
         return FunctionCall("backward", function, args[0], args[1:], {}, None, None, None, versions)
 
     def _boxed_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
-        """Of a function that is given its gradients in a list, which it may empty."""
-        return self._backward_begins((args[0], *args[1]), kwargs, frame)
+        """Of a function that is given its gradients in a list, which it may empty: they are not kept for it."""
+        return self._backward_begins(args[:1], kwargs, frame)
 
     def _backward_ended(self, call: FunctionCall, result: Any, error: BaseException | None) -> None:
         call.results, call.error = result, error

@@ -10,7 +10,7 @@ from typing import Any
 
 from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
-from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, writes
+from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, shape, writes
 from adbg.engine.diagnosis.detectors.graphs.marks import Marks
 from adbg.engine.diagnosis.detectors.graphs.silent import written_at
 from adbg.engine.diagnosis.facts import Facts
@@ -46,11 +46,12 @@ class _Array:
     looks: int = _LOOKS
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Written:
     alias: _Alias
     name: str  # of the operator
     line: SourceLine
+    read: bool = False  # the program took what it had filled: it is no way to fill the tensor itself
 
 
 @detector("silent-overwrite")
@@ -62,8 +63,8 @@ class DetachedName(Detector):
     Evidence: the line that detached, the line that wrote, the operator that takes the tensor afterwards; of an array
     that the bytes are other ones there, and by whose name the source writes.
     Mistaken for: what is written through the tensor itself, or in the statement that detaches it
-    (``scores.detach().masked_fill_(mask, -inf)``, which masks the scores), a detached tensor that was cloned, and one
-    whose original nothing reads any more (not told).
+    (``scores.detach().masked_fill_(mask, -inf)``, which masks the scores), a name that nothing reads after it was
+    filled, single numbers, a detached tensor that was cloned, and one whose original nothing reads any more (not told).
     Cost: in sampled iterations a look at each operator's name, and a sum over the bytes of what an array shares.
     """
 
@@ -84,7 +85,7 @@ class DetachedName(Detector):
         if self._changed and call.grad_mode and name not in _SHAPE_ALONE:
             for operand in call.operands:
                 known = self._written.of(operand)
-                if known is not None and any(each.requires_grad for each in call.results):
+                if known is not None and known.what.read and any(each.requires_grad for each in call.results):
                     self._tell(call, operand, known.what)
         if self._arrays and call.grad_mode and name not in _SHAPE_ALONE:
             for operand in call.operands:
@@ -111,16 +112,20 @@ class DetachedName(Detector):
         if known is None:
             return
         source, line = known.what.of(), line_of(call.lines)
-        if source is None:
+        if source is None or shape(source) in ([], [1]):  # a loss that is scaled to be shown
             return
         written = any(self._aliases.of(each) is not None for each in writes(call))
         if written and line is not None and line != known.what.line and known.what.name:
             self._written.put(source, _Written(known.what, call.name, line), call.name, line)
             self._changed = True
         elif not written:
-            for result in call.results:
-                if self._aliases.of(result) is None and self._lie_together(source, result):
+            views = [each for each in call.results if self._lie_together(source, each)]
+            for result in views:
+                if self._aliases.of(result) is None:
                     self._aliases.put(result, known.what, "", known.line)
+            filled = self._written.of(source)
+            if filled is not None and call.results and not views:
+                filled.what.read = True
 
     def _shared(self, call: OperatorCall) -> None:
         known, line = self._aliases.of(call.operands[0]), line_of(call.lines)

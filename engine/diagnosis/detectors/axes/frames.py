@@ -15,6 +15,7 @@ from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.protocol.messages import Finding
 
 _FOLDS = frozenset({"reshape", "view"})
+_TURNS = frozenset({"transpose", "swapaxes", "swapdims", "permute", "movedim", "moveaxis", "t", "T", "mT"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class Frames:
         axis = channels_of(call, name) if len(sizes) > 2 else 1 if name == "linear" and len(sizes) == 2 else None
         if axis is not None and (len(sizes) == 2 or axis == what.channels):
             self._tell(call, known, f"works along axis {axis}, the channels")
-        elif found[:1] == sizes[:1]:
+        elif found[:1] == sizes[:1] and name not in _TURNS:
             self._frames.put(call.results[0], what, known.name, known.line)
 
     def _tell(self, call: OperatorCall, known: Marked[_Frames], how: str) -> None:
@@ -83,7 +84,7 @@ class Frames:
         evidence = [
             f"the {count} channels lie along axis {what.axis} of {what.before}, as {what.made} gave them, each of them "
             f"{inner} elements in one piece",
-            f"along axis {what.channels} of {what.behind} the next one is {inner // what.frames} elements further",
+            f"axis {what.channels} of {what.behind} steps over {inner // what.frames} elements, not over these {inner}",
             f"{call.name} at {place(line)} {how}",
         ]
         facts.tell(
@@ -96,8 +97,10 @@ def moved_in_front(before: Sequence[int], axis: int, behind: Sequence[int]) -> t
     """(the axes behind the channels that the sizes of ``behind`` have in front of them, the axis that is as long as
     these are many); None where it is no such reshape."""
     count = before[axis]
-    if not axis or count < 2 or len(behind) < 2:
-        return None
+    if not axis or count < 2 or len(behind) < 2 or list(before).count(count) > 1:
+        return None  # of two axes of one size it is not known which is meant
+    if sorted(each for each in before if each > 1) == sorted(each for each in behind if each > 1):
+        return None  # no axes are merged: ``channels`` and ``exchanged`` tell of these
     for channels in range(1, len(behind)):
         if behind[channels] != count:
             continue

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detectors.axes.turned import folded
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, shape
 from adbg.engine.diagnosis.detectors.graphs.marks import Marked, Marks
+from adbg.engine.diagnosis.detectors.numbers import values
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.protocol.messages import Finding
 
@@ -17,7 +19,7 @@ _FOLDS = frozenset({"reshape", "view", "reshape_as", "view_as", "flatten", "unfl
 _LOSSES = frozenset({
     "cross_entropy", "nll_loss", "cross_entropy_with_softmax", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
     "binary_cross_entropy", "binary_cross_entropy_with_logits", "bce_loss", "sigmoid_cross_entropy_with_logits",
-    "square_error_cost", "sub", "subtract",
+    "square_error_cost",
 })  # fmt: skip
 _KEEPS = frozenset({"neg", "clone", "contiguous", "float", "double", "to", "cast", "assign", "log", "clamp", "clip",
                     "softmax", "log_softmax"})  # fmt: skip
@@ -87,11 +89,16 @@ class Flattened:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._marks: Marks[tuple[int, ...]] = Marks()
+        self._folded: Marks[None] = Marks()  # it may lie as it is meant to, by the first of two reshapes
 
     def operator(self, call: OperatorCall, name: str) -> None:
         source, result = call.operands[0], call.results[0]
         known = self._marks.of(source)
         if name in _FOLDS:
+            twice = self._folded.of(source) is not None
+            self._folded.put(result, None, "", None)
+            if twice:
+                return
             before, behind = shape(source), shape(result)
             rest = behind[1:]
             lead = before[: len(before) - len(rest)]
@@ -99,10 +106,16 @@ class Flattened:
                 self._marks.put(result, tuple(lead), call.name, line_of(call.lines))
         elif name in _LOSSES and len(call.operands) > 1:
             other = self._marks.of(call.operands[1])
-            if known is not None and other is not None and known.what == other.what[::-1] != other.what:
+            turned = known is not None and other is not None and known.what == other.what[::-1] != other.what
+            if known is not None and other is not None and turned and self._varies(call.operands[1]):
                 self._tell(call, known, other)
         elif known is not None and name in _KEEPS and shape(result) == shape(source):
             self._marks.put(result, known.what, known.name, known.line)
+
+    def _varies(self, target: Any) -> bool:
+        """Of targets that are all the same the order does not matter."""
+        found = values.stats(self._facts.backend, target)
+        return found is not None and found.min != found.max
 
     def _tell(self, call: OperatorCall, one: Marked[tuple[int, ...]], other: Marked[tuple[int, ...]]) -> None:
         facts, line = self._facts, line_of(call.lines)

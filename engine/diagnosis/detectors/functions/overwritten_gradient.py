@@ -10,6 +10,7 @@ from adbg.engine.backends.base import FunctionCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.functions.derivatives import argument_name
 from adbg.engine.diagnosis.detectors.functions.writes import BACKWARD, FORWARD, nodes, writes_to
+from adbg.engine.diagnosis.detectors.graphs.silent import overlap, span_of
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.diagnosis.source import called_name
 from adbg.engine.outside import suppress
@@ -129,7 +130,8 @@ class Recycled:
         self._facts = facts
         self._functions: dict[type, tuple[_Writes, ...]] = {}
         self._kept: dict[int, dict[int, int]] = {}  # by id of the context, by place: digest of what forward was given
-        self._changed: list[tuple[type, _Writes, frozenset[int]]] = []  # by the node that ends next
+        # By the node that ends next: where it lies, in which memory and which part of it.
+        self._changed: list[tuple[type, _Writes, frozenset[int], tuple[int, int]]] = []
         self._hidden = not facts.backend.capabilities.saved_tensors
         self._ended: tuple[Any, int] | None = None  # the node that did: on Paddle before its function is told of
 
@@ -151,7 +153,7 @@ class Recycled:
             value = _saved(call.context, each.saved)
             if each.place in before and self._digest(value) not in (None, before[each.place]):
                 where = frozenset(at for at, _ in self._facts.backend.storages(value))
-                self._changed.append((call.function, each, where))
+                self._changed.append((call.function, each, where, span_of(value)))
         ended, self._ended = self._ended, None
         if ended is not None:
             self._judge(*ended)
@@ -165,20 +167,20 @@ class Recycled:
 
     def _judge(self, call: Any, key: int) -> None:
         changed, self._changed = self._changed, []
-        for function, write, where in changed:
-            other = self._needed_by(call, key, where)
+        for function, write, where, span in changed:
+            other = self._needed_by(call, key, where, span)
             if other is not None:
                 self._tell(call, key, function, write, other)
 
-    def _needed_by(self, call: Any, key: int, where: frozenset[int]) -> int | None:
-        """A node that is yet to run and saved the same memory."""
+    def _needed_by(self, call: Any, key: int, where: frozenset[int], span: tuple[int, int]) -> int | None:
+        """A node that is yet to run and saved what lies there: not the other half of a tensor that was cut in two."""
         if self._hidden:
             made = [edge.to for edge in call.edges(key) if edge.to is not None]
             return next((each for each in made if call.name(each).startswith(_SAVE_RESULT)), None)
         order, storages = call.order() if call.count() <= _NODES else (), self._facts.backend.storages
         for each in order[order.index(key) + 1 :] if key in order else ():
             saved = (one.value for one in call.saved(each) if self._facts.backend.is_tensor(one.value))
-            if any(at in where for value in saved for at, _ in storages(value)):
+            if any(at in where and overlap(span, span_of(value)) for value in saved for at, _ in storages(value)):
                 return int(each)
         return None
 

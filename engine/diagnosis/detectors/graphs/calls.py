@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from adbg.engine.backends.base import OperatorCall
+from adbg.engine.outside import suppress
 from adbg.engine.own_files import is_library
 from adbg.engine.types import SourceLine
 
@@ -59,7 +60,10 @@ def place(line: SourceLine | None) -> str:
 
 
 def shape(value: Any) -> list[int]:
-    return [int(size) for size in value.shape]
+    """[] where it has none that can be told: a nested tensor, whose rows differ."""
+    with suppress(Exception):
+        return [int(size) for size in value.shape]
+    return []
 
 
 def axis_of(call: OperatorCall, at: int | None = None) -> int | None:

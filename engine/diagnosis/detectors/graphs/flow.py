@@ -25,6 +25,7 @@ _SHAPES = frozenset({
 _KEEP = frozenset({"expand_as", "view_as", "type_as", "new_tensor", "bernoulli"})
 #: What gives numbers that are no tensors.
 LEAVES_GRAPH = frozenset({"item", "tolist", "numpy", "__float__", "__int__", "__array__", "__index__", "__complex__"})
+_MATHS = ("math", "cmath", "np", "numpy", "torch", "paddle", "F", "jnp", "scipy")
 _SHOWS = frozenset({
     "print", "format", "debug", "info", "warning", "log", "write", "add_scalar", "log_metric", "set_postfix",
     "set_description",
@@ -154,8 +155,10 @@ class Flow:
                 continue
             reaching = gradients if result.requires_grad else 0
             lost = gradients & ~reaching
-            told = Cut(name, lines, self._why(call, result), copies=all(each.is_leaf for each in call.operands))
-            cut = 1 << self._at(self._cut_at, self.cuts, told, lost) if lost else 0
+            cut = 0
+            if lost:
+                told = Cut(name, lines, self._why(call, result), copies=all(each.is_leaf for each in call.operands))
+                cut = 1 << self._at(self._cut_at, self.cuts, told, lost)
             every = cuts | cut
             counted = every if "int" in str(result.dtype) else cuts & ~direct  # no mask: that is a gate of values
             self._set(result, Known(weakref.ref(result), values, reaching, every, rounds | turn, line, name, counted))
@@ -244,13 +247,21 @@ def bits_of(bits: int) -> Iterator[int]:
         bits ^= low
 
 
+def _shows(call: ast.Call) -> bool:
+    """``print(...)``, ``logger.log(...)``, and not ``math.log(...)``."""
+    function = call.func
+    if isinstance(function, ast.Name):
+        return function.id == "print"
+    return isinstance(function, ast.Attribute) and function.attr in _SHOWS and ast.unparse(function.value) not in _MATHS
+
+
 def is_shown(cut: Cut) -> bool:
     """Whether numbers leave the graph to be printed, logged or put into a text, as far as that line says."""
     line = line_of(cut.lines)
     for node in nodes_of(line.file) if line is not None and cut.name in LEAVES_GRAPH else ():
         if not isinstance(node, (ast.JoinedStr, ast.Call)) or line is None:
             continue
-        shows = isinstance(node, ast.JoinedStr) or called_name(node) in _SHOWS
+        shows = isinstance(node, ast.JoinedStr) or _shows(node)
         if shows and node.lineno <= line.line <= (node.end_lineno or node.lineno):
             inner = (each for each in ast.walk(node) if isinstance(each, ast.Call) and each is not node)
             if any(called_name(each) in (cut.name, cut.name.strip("_")) for each in inner):

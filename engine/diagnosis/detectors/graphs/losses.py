@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +11,7 @@ from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, detecto
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, shape
 from adbg.engine.diagnosis.detectors.graphs.marks import Marked, Marks
 from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.diagnosis.source import nodes_of
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
 
@@ -20,6 +22,7 @@ PAIRED = frozenset({
     "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "poisson_nll_loss", "log_loss",
     "binary_cross_entropy_with_logits", "bce_loss", "sigmoid_cross_entropy_with_logits", "squared_l2_norm",
 })  # fmt: skip
+_PICTURE = 4  # axes: (N, 1, H, W) and (N, H, W) are no vectors of which all pairs are meant
 _REDUCTIONS = frozenset({"mean", "sum", "mean_all", "reduce_sum", "nanmean", "nansum"})
 SAME = frozenset({
     "squeeze", "unsqueeze", "view", "reshape", "flatten", "contiguous", "float", "double", "half", "to", "cast",
@@ -45,6 +48,7 @@ class _Pair:
     target: tuple[int, ...] = ()
     met: str = ""
     weighs: bool = False
+    pairs: bool = False  # a difference of the program's own, of vectors: it may be meant of all pairs
 
 
 @detector("loss-broadcast")
@@ -112,7 +116,10 @@ class LossBroadcast(Detector):
             return
         both = first.requires_grad and second.requires_grad
         target = () if first.requires_grad or second.requires_grad else tuple(shape(result))
-        what = _Pair(f"{one} and {other}", both, column.line if column is not None else None, name in _OUTER, target)
+        what = _Pair(
+            f"{one} and {other}", both, column.line if column is not None else None, name in _OUTER, target,
+            pairs=not columns and len(long) < _PICTURE and line is not None and _subtracts(line),
+        )  # fmt: skip
         if name in PAIRED and _one(result):
             if target:
                 return
@@ -169,7 +176,10 @@ class LossBroadcast(Detector):
             evidence[-1] = "give both one shape before they meet: unsqueeze(1) of the short one, or squeeze(1)"
         warned = ((pair.column is not None or pair.outer) and not pair.met) or pair.weighs
         severity, sure = ("warning", 0.7) if warned else ("error", 0.9)
-        if pair.both:
+        if pair.pairs and not pair.met:
+            severity, sure = "note", 0.45
+            evidence.append("whether the difference of all pairs is meant decides it, as in a mean distance")
+        elif pair.both:
             severity, sure = "note", 0.45
             evidence.append("both are learnt: whether each is meant to meet every other decides it, as in a ranking")
         elif severity == "warning":
@@ -294,6 +304,14 @@ class Promoted(Detector):
             Finding(0, "promoted", "note", 0.45, message, None, None, facts.iteration + 1, line, facts.cause(line),
                     evidence, [f"b {place(line)}"])
         )  # fmt: skip
+
+
+def _subtracts(line: SourceLine) -> bool:
+    """A minus of the line's own, no loss that is called there."""
+    return any(
+        isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub)
+        and node.lineno <= line.line <= (node.end_lineno or 0) for node in nodes_of(line.file)
+    )  # fmt: skip
 
 
 def _is_unsqueezed(made: list[int], of: list[int]) -> bool:

@@ -58,13 +58,16 @@ class ModuleFlags(Detector):
     def _look_into(self, path: str, module: Any, call: ModuleCall) -> None:
         backend = self.facts.backend
         for flag, trains in _FLAGS.items():
+            if flag == "trainable" and backend.name == "torch":
+                continue
             value = vars(module).get(flag)
             if not isinstance(value, bool) or hasattr(type(module), flag):
                 continue
             wanted = value is trains
             parameters = [(name, backend.meta(each).requires_grad) for name, each in module.named_parameters()]
             others = [name for name, trained in parameters if trained is not wanted]
-            if others:
+            # Where others agree, the program has set the flags of parameters, too.
+            if others and len(others) == len(parameters) and not _is_own(type(module), flag):
                 self._tell(path, type(module).__name__, flag, value, wanted, others, call)
 
     def _tell(
@@ -105,6 +108,16 @@ class ModuleFlags(Detector):
         if not mine and len(plain) == 1 and plain[0][1] != "self":  # what a class sets on itself it may read
             mine = [plain[0][0]]
         return mine[0] if mine else None
+
+
+def _is_own(kind: type, flag: str) -> bool:
+    """A class of the program's sets it on itself, or reads it."""
+    for each in kind.__mro__:
+        file = getattr(sys.modules.get(each.__module__), "__file__", None) or ""
+        for node in nodes_of(file) if is_programs(file) else ():
+            if isinstance(node, ast.Attribute) and node.attr == flag and ast.unparse(node.value) == "self":
+                return True
+    return False
 
 
 def _files(call: ModuleCall) -> Iterator[str]:

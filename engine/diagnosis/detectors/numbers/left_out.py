@@ -49,8 +49,10 @@ class Unstepped:
             self._row = 0
             return None
         if self._spoilt and not self._is_bad(tensors):
-            self.cleared()
+            if not self._is_bad(each for _, each in self._facts.backend.parameters()):
+                self.take()  # they were mended
             return None
+        self._row = 0
         return self.take()
 
     def cleared(self) -> None:
@@ -66,6 +68,8 @@ class Unstepped:
 
     def begins(self) -> Finding | None:
         """The next backward does. The first finding where one iteration after the other was left out."""
+        if self._awaited is not None and self._spoilt and not self._cleared:
+            self.cleared()  # by hand
         if self._awaited is None or not self._cleared:
             return None
         self._first, self._awaited = self._first or self._awaited, None

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _LARGEST = 0.1  # of the factors: where one group has the optimizer's own rate, the others are meant as parts of it
 _STEPS = 20
+_LIKE = 5.0  # times: a factor that is as large as the optimizer's own rate is a rate
 _GROUP = "learning_rate"
 
 
@@ -27,8 +28,9 @@ class MultipliedRates(LoopDetector):
     in its place. Groups that were given rates (2e-3 and 1e-2, of an optimizer with 1e-2) train with 2e-5 and 1e-4.
 
     Evidence: the factors of the groups, the optimizer's own rate, and what they come to at the steps.
-    Mistaken for: rates that fall from layer to layer (not told: one group has the optimizer's own rate, or more than a
-    tenth of it), an optimizer whose own rate is above 0.1 (not told: the factors bring it down).
+    Mistaken for: rates that fall from layer to layer, or a body that learns more slowly (not told: one group has a
+    tenth of the optimizer's own rate, or more, or none of the factors is like that rate), an optimizer whose own rate
+    is above 0.1 (not told: the factors bring it down).
     Cost: none.
     """
 
@@ -46,13 +48,13 @@ class MultipliedRates(LoopDetector):
     def end(self) -> None:
         for key, factors in self._factors.items():
             optimizer = self.ledger.optimizers[key]
-            if optimizer.steps >= _STEPS and 0 < max(factors) <= _LARGEST:
+            if optimizer.steps >= _STEPS and 0 < max(factors) < _LARGEST:
                 self._judge(optimizer, factors)
 
     def _judge(self, optimizer: Optimizer, factors: tuple[float, ...]) -> None:
         low, high = max(optimizer.rates, key=lambda each: each[1])
         own = high / max(factors)  # the highest that a schedule gave
-        if not 0 < own <= _LARGEST:
+        if not 0 < own <= _LARGEST or not any(1 / _LIKE <= each / own <= _LIKE for each in factors):
             return
         facts, line = self.facts, self._given_at(optimizer.made)
         given = ", ".join(f"{each:.3g}" for each in dict.fromkeys(factors))
@@ -60,7 +62,7 @@ class MultipliedRates(LoopDetector):
         facts.tell(
             Finding(
                 0, "zero-learning-rate", "warning", 0.85,
-                f"the groups of {optimizer.kind} are given learning rates of {given}, which are factors of its own, "
+                f"Paddle multiplies the learning rates of the groups of {optimizer.kind}, {given}, by its own one, "
                 f"{own:.3g}: it trains with {come} at most",
                 cause=facts.cause(line or optimizer.made),
                 evidence=[

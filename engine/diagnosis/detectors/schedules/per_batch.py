@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import os
 import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,7 +13,7 @@ from adbg.engine.diagnosis.detectors.earlier.together import calls_now
 from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, rate_commands
 from adbg.engine.diagnosis.detectors.training.source import place
 from adbg.engine.diagnosis.ledger import Optimizer
-from adbg.engine.diagnosis.source import loops_around
+from adbg.engine.diagnosis.source import called_name, loops_around, nodes_of
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 _STEPS = 60  # of an optimizer, from which on a part of them is a small one
 _PART = 0.1  # of them, within which all is over
 _PART_IN_LOOPS = 0.2  # where the line is called in two loops: milestones of late epochs
+_MILESTONES = 4  # falls; a rate that falls at each step is counted in steps
 _LOW = 0.05  # of the highest rate: what is left for the rest of the run
 
 
@@ -72,7 +75,7 @@ class StepsInBatches(LoopDetector):
         if event.what == "scheduled":
             known.stepped += 1
             if event.line != known.line:
-                known.loops = sum(loops_around(code.co_filename, line) for code, line in calls_now())
+                known.loops = _loops(known.made)
             known.line = event.line
             known.lines.add(event.line)
 
@@ -94,7 +97,7 @@ class StepsInBatches(LoopDetector):
         falls = [at for at in range(1, len(rates)) if rates[at] != rates[at - 1]]
         steps_down = all(rates[at] < rates[at - 1] for at in falls)
         epochs = known.loops > 1
-        part = _PART_IN_LOOPS if epochs else _PART
+        part = _PART_IN_LOOPS if epochs and len(falls) <= _MILESTONES else _PART
         if not falls or not steps_down or falls[-1] > part * len(rates) or rates[-1] > _LOW * rates[0]:
             return
         facts, last = self.facts, falls[-1]
@@ -115,3 +118,30 @@ class StepsInBatches(LoopDetector):
                 next=rate_commands(self, owner),
             )
         )  # fmt: skip
+
+
+def _loops(made: SourceLine | None) -> int:
+    """How many loops the step of a scheduler is called in, now: of those around its making none, nor around the making
+    of an object that made it (a run for each seed)."""
+    found = 0
+    for code, line in calls_now():
+        every = loops_around(code.co_filename, line)
+        here = made is not None and (os.path.abspath(code.co_filename), code.co_name) == (made.file, made.function)
+        if here and made is not None:
+            return found + max(0, every - loops_around(made.file, made.line))
+        found += 0 if made is not None and every and _makes(code.co_filename, line, made) else every
+    return found
+
+
+def _makes(file: str, line: int, made: SourceLine) -> bool:
+    """Whether a loop around the line makes an object of the class that the scheduler is made in."""
+    kinds = [
+        each.name for each in nodes_of(made.file)
+        if isinstance(each, ast.ClassDef) and each.lineno <= made.line <= (each.end_lineno or 0)
+    ]  # fmt: skip
+    loops = [
+        each for each in nodes_of(file)
+        if isinstance(each, (ast.For, ast.While)) and each.lineno < line <= (each.end_lineno or 0)
+    ]  # fmt: skip
+    called = {called_name(node) for loop in loops for node in ast.walk(loop) if isinstance(node, ast.Call)}
+    return bool(called & {*kinds, made.function})

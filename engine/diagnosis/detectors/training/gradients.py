@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from adbg.engine.diagnosis.detector import OptimizerEvent, detector
 from adbg.engine.diagnosis.detectors.earlier.together import Place, calls_now
 from adbg.engine.diagnosis.detectors.training.clearing import Clearing, Clearings, in_vain
-from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, norms
+from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, norms, stands_above
 from adbg.engine.diagnosis.detectors.training.source import between, place, switched_off, uncalled
 from adbg.engine.diagnosis.ledger import Held, Moment, Optimizer
 from adbg.engine.protocol.messages import Finding
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from adbg.engine.diagnosis.facts import Facts
 
 _ADDED_UP = 12  # backwards
+_HALF = 65504.0  # float16's largest
+_TIMES = 4.0  # as large as a gradient was before
 _LEARNT = 8  # steps, the callers of whose backwards are remembered
 _CLEARS = r"\.grad\s*=(?!=)|\.grad\.(zero_|fill_|mul_|copy_|scale_|set_value)|clear_grad|zero_grad"
 
@@ -149,8 +151,8 @@ class NoLongerCleared(LoopDetector):
     and no later step is taken either.
 
     Evidence: how many backwards there were between two steps, how many since the last one, and the line that cleared.
-    Mistaken for: gradients that are added up for something else when training is over, by other lines, or callers (not
-    told).
+    Mistaken for: gradients that are added up for something else when training is over, by other lines, or callers, and
+    those that are cleared by hand (not told). A note where no gradient was large as steps stopped.
     Cost: none; a look at the callers of the first backwards, and from the twelfth in a row on.
     """
 
@@ -164,6 +166,8 @@ class NoLongerCleared(LoopDetector):
         self._last: SourceLine | None = None
         self._clears: SourceLine | None = None
         self._from = 0  # the iteration since which nothing is cleared
+        self._usual = 0.0  # the largest norm of a gradient at the first steps
+        self._large = False  # one was far larger then, or not finite
 
     def begins(self, running: Running) -> None:
         self._since += 1
@@ -171,12 +175,23 @@ class NoLongerCleared(LoopDetector):
         if self._since == 1:
             self._from = self.facts.iteration
         self._now = calls_now() if self._steps < _LEARNT or self._since >= _ADDED_UP else ()
+        if self._steps and self._since in (self._most + 1, _ADDED_UP):
+            sizes = self._sizes()
+            self._large = (self._large and self._since == _ADDED_UP) or any(
+                not size <= min(_HALF, _TIMES * self._usual) for size in sizes
+            )
+            self._since = self._since if any(sizes) else 0  # else they are cleared by hand
+
+    def _sizes(self) -> list[float]:
+        held = [each for optimizer in self.ledger.optimizers.values() for each in optimizer.held]
+        return [size for each in held if (size := self.ledger.norm(each)) is not None]
 
     def happens(self, event: OptimizerEvent, optimizer: Optimizer | None) -> None:
         if event.what == "step":
             self._steps += 1
             if self._now:
                 self._callers.add(self._now)
+                self._usual = max([self._usual, *self._sizes()])
         elif event.what == "zeroed" and event.line is not None:
             self._clears = event.line
         else:
@@ -190,7 +205,7 @@ class NoLongerCleared(LoopDetector):
             return
         self.facts.tell(
             Finding(
-                0, "zero-grad", "error", 0.88,
+                0, "zero-grad", *(("error", 0.88) if self._large else ("note", 0.45)),
                 f"since iteration {self._from}, {self._since} backwards add up and nothing is stepped: "
                 f"{place(self._clears)}, which clears the gradients, is not reached any more, as the step; clear them "
                 "where a step is left out, too",
@@ -199,6 +214,8 @@ class NoLongerCleared(LoopDetector):
                     f"before, at most {self._most} backwards came between two steps or clearings",
                     f"all of them at {place(self._last)}, in the last {self.facts.iteration - self._from + 1} "
                     "iterations",
+                    "a gradient was far larger then than at the first steps: what leaves steps out is such a check"
+                    if self._large else "whether they are to be added up decides it: no gradient was very large",
                 ],
                 next=_show([]),
             )
@@ -254,7 +271,7 @@ class LostGradients(LoopDetector):
         zeroed = [moment for moment in moments if moment.what == "zeroed" and moment.optimizer in (0, key)]
         ran = [place for place, moment in enumerate(moments) if moment.what == "forward"]
         which, what = self.facts.some(names), self.facts.backend.clearing
-        if zeroed and (_after(backward, step) or (ran and ran[0] > moments.index(zeroed[-1]))):
+        if zeroed and (stands_above(backward, step) or (ran and ran[0] > moments.index(zeroed[-1]))):
             kind, line = "step-order", step
             text = f"{optimizer.kind} steps before backward: at the step {which} have no gradients, {what} took them"
         elif zeroed:
@@ -406,14 +423,6 @@ class Undivided(LoopDetector):
 
 def _doubled(held: Held) -> bool:
     return bool(held.begun and held.ended and abs(held.ended / held.begun - 2) < 1e-3)
-
-
-def _after(backward: SourceLine | None, step: SourceLine | None) -> bool:
-    """Whether the step stands above the backward in one function."""
-    return (
-        backward is not None and step is not None and (backward.file, backward.function) == (step.file, step.function)
-        and step.line < backward.line
-    )  # fmt: skip
 
 
 def _show(held: list[Held]) -> list[str]:

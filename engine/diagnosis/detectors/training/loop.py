@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from adbg.engine.diagnosis.detector import Detector, ModuleCall, Need, OptimizerEvent
 from adbg.engine.diagnosis.ledger import Held, Ledger, Optimizer, Seen, accumulates
 from adbg.engine.session.running_call import Running
+from adbg.engine.types import SourceLine
 
 if TYPE_CHECKING:
     from adbg.engine.diagnosis.facts import Facts
@@ -111,3 +112,11 @@ def gradient_commands(detector: LoopDetector) -> list[str]:
 def norms(values: list[float | None] | list[float]) -> str:
     """ "0.5, none, 1.2": norms in a line of evidence."""
     return ", ".join("none" if value is None else f"{value:.4g}" for value in values)
+
+
+def stands_above(backward: SourceLine | None, step: SourceLine | None) -> bool:
+    """Whether the step stands above the backward in one function."""
+    return (
+        backward is not None and step is not None and (backward.file, backward.function) == (step.file, step.function)
+        and step.line < backward.line
+    )  # fmt: skip

@@ -96,7 +96,9 @@ each = pytest.mark.parametrize("runs", [case(name, name, group=f"itself-{name}")
 @pytest.mark.parametrize("name", BUGGY)
 def test_a_weight_that_is_compared_with_itself(runs: dict[str, Run], name: str) -> None:
     assert "distance 0.0" in runs[name].plain
-    assert runs[name].check_first("silent-overwrite")["severity"] == "note"
+    # Paddle's state dict has the parameters themselves, as a weight that two modules share is.
+    expected = ("error", "note") if name == "a state dict" else ("error",)
+    assert runs[name].check_first("silent-overwrite")["severity"] in expected
 
 
 @each

@@ -325,7 +325,7 @@ def test_backward_of_what_has_no_graph(runs: dict[str, Run]) -> None:
 
 def test_a_layer_that_no_operator_uses(runs: dict[str, Run]) -> None:
     found = runs["unused"].check_first("no-gradient")
-    assert found["severity"] == "warning"
+    assert found["severity"] == "note"  # a head for another stage of the training is none the worse for it
 
 
 def test_rounding_gives_zeros(runs: dict[str, Run]) -> None:
