@@ -10,7 +10,7 @@ from adbg.engine.backends.base import FunctionCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.functions.derivatives import argument_name
 from adbg.engine.diagnosis.detectors.functions.writes import BACKWARD, FORWARD, nodes, writes_to
-from adbg.engine.diagnosis.detectors.graphs.silent import overlap, span_of
+from adbg.engine.diagnosis.detectors.graphs.silent import EVERYWHERE, overlap, span_of
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.diagnosis.source import called_name
 from adbg.engine.outside import suppress
@@ -180,7 +180,7 @@ class Recycled:
         order, storages = call.order() if call.count() <= _NODES else (), self._facts.backend.storages
         for each in order[order.index(key) + 1 :] if key in order else ():
             saved = (one.value for one in call.saved(each) if self._facts.backend.is_tensor(one.value))
-            if any(at in where and overlap(span, span_of(value)) for value in saved for at, _ in storages(value)):
+            if any(at in where and _meet(span, span_of(value)) for value in saved for at, _ in storages(value)):
                 return int(each)
         return None
 
@@ -212,6 +212,11 @@ class Recycled:
         if not backend.is_tensor(value) or backend.meta(value).numel > _LARGEST:
             return None
         return self._facts.digest(value)
+
+
+def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Of views with gaps it is not known: the columns of a tensor that was cut in two lie between each other."""
+    return EVERYWHERE not in (one, other) and overlap(one, other)
 
 
 def _saved(context: Any, place: int) -> Any:
