@@ -99,6 +99,9 @@ class Flattened:
             self._folded.put(result, None, "", None)
             if twice:
                 return
+        elif self._folded.of(source) is not None and shape(result)[:2] == shape(source)[:2]:
+            self._folded.put(result, None, "", None)
+        if name in _FOLDS:
             before, behind = shape(source), shape(result)
             rest = behind[1:]
             lead = before[: len(before) - len(rest)]

@@ -13,7 +13,7 @@ from adbg.engine.diagnosis.detectors.earlier.together import calls_now
 from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, rate_commands
 from adbg.engine.diagnosis.detectors.training.source import place
 from adbg.engine.diagnosis.ledger import Optimizer
-from adbg.engine.diagnosis.source import called_name, loops_around, nodes_of
+from adbg.engine.diagnosis.source import called_name, inside, loops_around, nodes_of, scope_at
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
 
@@ -121,27 +121,32 @@ class StepsInBatches(LoopDetector):
 
 
 def _loops(made: SourceLine | None) -> int:
-    """How many loops the step of a scheduler is called in, now: of those around its making none, nor around the making
-    of an object that made it (a run for each seed)."""
+    """How many loops the step of a scheduler is called in, now: up to the function that makes it, or calls what does;
+    of that one's those that do not make it anew (a run for each seed)."""
+    makers = _makers(made) if made is not None else set()
     found = 0
     for code, line in calls_now():
-        every = loops_around(code.co_filename, line)
-        here = made is not None and (os.path.abspath(code.co_filename), code.co_name) == (made.file, made.function)
-        if here and made is not None:
-            return found + max(0, every - loops_around(made.file, made.line))
-        found += 0 if made is not None and every and _makes(code.co_filename, line, made) else every
+        file = os.path.abspath(code.co_filename)
+        every = loops_around(file, line)
+        here = made is not None and (file, code.co_name) == (made.file, made.function)
+        at = made.line if here and made is not None else _called_at(file, line, makers)
+        if at is not None:
+            return found + max(0, every - loops_around(file, at))
+        found += every
     return found
 
 
-def _makes(file: str, line: int, made: SourceLine) -> bool:
-    """Whether a loop around the line makes an object of the class that the scheduler is made in."""
+def _makers(made: SourceLine) -> set[str]:
+    """The function that makes it, and the class that this is a method of."""
     kinds = [
         each.name for each in nodes_of(made.file)
         if isinstance(each, ast.ClassDef) and each.lineno <= made.line <= (each.end_lineno or 0)
     ]  # fmt: skip
-    loops = [
-        each for each in nodes_of(file)
-        if isinstance(each, (ast.For, ast.While)) and each.lineno < line <= (each.end_lineno or 0)
-    ]  # fmt: skip
-    called = {called_name(node) for loop in loops for node in ast.walk(loop) if isinstance(node, ast.Call)}
-    return bool(called & {*kinds, made.function})
+    return {*kinds, made.function}
+
+
+def _called_at(file: str, line: int, makers: set[str]) -> int | None:
+    """Where the function that a line is in calls one of these."""
+    scope = scope_at(file, line)
+    calls = (node for node in (inside(scope) if scope is not None else ()) if isinstance(node, ast.Call))
+    return next((node.lineno for node in calls if called_name(node) in makers), None)
