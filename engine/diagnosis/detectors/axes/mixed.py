@@ -112,7 +112,9 @@ class Flattened:
             turned = known is not None and other is not None and known.what == other.what[::-1] != other.what
             if known is not None and other is not None and turned and self._varies(call.operands[1]):
                 self._tell(call, known, other)
-        elif known is not None and name in _KEEPS and shape(result) == shape(source):
+        elif known is not None and (
+            (name in _KEEPS and shape(result) == shape(source)) or (name == "unsqueeze" and shape(result)[-1:] == [1])
+        ):  # Paddle gives the targets of classes an axis
             self._marks.put(result, known.what, known.name, known.line)
 
     def _varies(self, target: Any) -> bool:

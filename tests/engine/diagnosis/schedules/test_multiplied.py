@@ -1,0 +1,75 @@
+"""Learning rates of groups, which Paddle multiplies by the optimizer's own. Witness: how far a weight moves."""
+
+from __future__ import annotations
+
+import pytest
+from support.diagnosing_many import Run, diagnose_each
+from support.frameworks import case
+
+HEAD = """
+import paddle
+from paddle import nn
+paddle.seed(0)
+body, head = nn.Linear(4, 6), nn.Linear(6, 1)
+start = head.weight.clone()
+"""
+FIT = """
+for step in range(30):
+    loss = (head(paddle.tanh(body(paddle.randn([8, 4])))) - 1).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.clear_grad()
+print("moved" if float((head.weight - start).abs().max()) > 1e-2 else "hardly moved")
+"""
+BUGGY = {
+    "two groups": """
+groups = [
+    {"params": body.parameters(), "learning_rate": 2e-3},  # CAUSE
+    {"params": head.parameters(), "learning_rate": 1e-2},
+]
+optimizer = paddle.optimizer.Adam(1e-2, parameters=groups)
+""",
+    "in a function": """
+def made(rate):
+    schedule = paddle.optimizer.lr.StepDecay(rate, step_size=100)
+    return paddle.optimizer.AdamW(schedule, parameters=[
+        {"params": body.parameters(), "learning_rate": rate},  # CAUSE
+        {"params": head.parameters(), "learning_rate": rate},
+    ])
+optimizer = made(0.01)
+""",
+}
+HEALTHY = {
+    "parts of its own": """
+optimizer = paddle.optimizer.Adam(1e-2, parameters=[
+    {"params": body.parameters(), "learning_rate": 0.01}, {"params": head.parameters()}])
+""",
+    "a body of its own": """
+optimizer = paddle.optimizer.Adam(3e-2, parameters=[
+    {"params": body.parameters(), "learning_rate": 0.1}, {"params": head.parameters(), "learning_rate": 1.0}])
+""",
+    "no groups": "optimizer = paddle.optimizer.Adam(1e-2, parameters=[*body.parameters(), *head.parameters()])\n",
+}
+
+
+@pytest.fixture(scope="module")
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    texts = {name: HEAD + text + FIT for name, text in (BUGGY | HEALTHY).items()}
+    return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
+
+
+paddle = pytest.mark.parametrize("runs", [case("paddle", "paddle", group="multiplied-paddle")], indirect=True)
+
+
+@paddle
+@pytest.mark.parametrize("name", BUGGY)
+def test_rates_that_are_taken_for_factors(runs: dict[str, Run], name: str) -> None:
+    assert "hardly moved" in runs[name].plain
+    assert runs[name].check_first("zero-learning-rate")["severity"] == "warning"
+
+
+@paddle
+@pytest.mark.parametrize("name", HEALTHY)
+def test_factors(runs: dict[str, Run], name: str) -> None:
+    assert "hardly moved" not in runs[name].plain
+    runs[name].check_healthy()
