@@ -115,6 +115,11 @@ class Facts:
         """A module has it under its name."""
         return self.name_of(tensor) not in ("", self.places.get(id(tensor), ""))
 
+    def share_memory(self, one: Any, other: Any) -> bool:
+        """The same storage, whichever parts of it."""
+        where = self.backend.storages
+        return not {at for at, _ in where(one)}.isdisjoint(at for at, _ in where(other))
+
     def digest(self, tensor: Any) -> int | None:
         """Of its bytes: differs where they do, but for one in 2**32. None where they cannot be read."""
         found = 0

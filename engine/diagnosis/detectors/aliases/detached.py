@@ -102,7 +102,7 @@ class DetachedName(Detector):
         source, line = call.operands[0], line_of(call.lines)
         if not call.results or line is None or source.is_leaf or not self.facts.backend.has_graph(source):
             return
-        if self._lie_together(source, call.results[0]):
+        if self.facts.share_memory(source, call.results[0]):
             self._aliases.put(call.results[0], _Alias(weakref.ref(source), _named_at(line), line), "", line)
             self._any = True
 
@@ -119,7 +119,7 @@ class DetachedName(Detector):
             self._written.put(source, _Written(known.what, call.name, line), call.name, line)
             self._changed = True
         elif not written:
-            views = [each for each in call.results if self._lie_together(source, each)]
+            views = [each for each in call.results if self.facts.share_memory(source, each)]
             for result in views:
                 if self._aliases.of(result) is None:
                     self._aliases.put(result, known.what, "", known.line)
@@ -167,10 +167,6 @@ class DetachedName(Detector):
                 next=[f"b {place(wrote)}", "info node"],
             )
         )  # fmt: skip
-
-    def _lie_together(self, one: Any, other: Any) -> bool:
-        where = self.facts.backend.storages
-        return not {at for at, _ in where(one)}.isdisjoint(at for at, _ in where(other))
 
     def _tell(self, call: OperatorCall, operand: Any, written: _Written) -> None:
         self._written.drop(operand)

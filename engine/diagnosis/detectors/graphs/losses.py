@@ -108,7 +108,7 @@ class LossBroadcast(Detector):
         columns = short and short[0] > 1 and long == [*short, *[1] * (len(long) - len(short))]
         if len(long) == len(short) or not (columns or (name not in _OUTER and _spreads(long, short))):
             return
-        if self._related(first, second):
+        if self.facts.share_memory(first, second):
             return
         line = line_of(call.lines)
         column = self._columns.of(first if one is long else second)
@@ -155,10 +155,6 @@ class LossBroadcast(Detector):
         return bool(known) and any(
             self._outer.of(each) is None and shape(each) in sizes for each in call.operands
         )  # fmt: skip
-
-    def _related(self, first: Any, second: Any) -> bool:
-        where = self.facts.backend.storages
-        return not {at for at, _ in where(first)}.isdisjoint(at for at, _ in where(second))
 
     def _tell(self, known: Marked[_Pair], call: OperatorCall) -> None:
         facts, pair = self.facts, known.what

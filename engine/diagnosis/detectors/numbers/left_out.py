@@ -35,7 +35,7 @@ class Unstepped:
 
     def backward_ended(self) -> None:
         if self._awaited is not None and not self._cleared:
-            self._spoilt = self._spoilt or self._is_bad(each for _, each in self._facts.backend.parameters())
+            self._spoilt = self._spoilt or self.any_bad()
 
     def take(self) -> Finding | None:
         """Nothing more comes."""
@@ -49,7 +49,7 @@ class Unstepped:
             self._row = 0
             return None
         if self._spoilt and not self._is_bad(tensors):
-            if not self._is_bad(each for _, each in self._facts.backend.parameters()):
+            if not self.any_bad():
                 self.take()  # they were mended
             return None
         self._row = 0
@@ -58,9 +58,13 @@ class Unstepped:
     def cleared(self) -> None:
         """Some gradients were. Those of another optimizer do not matter."""
         if self._awaited is not None and self._spoilt:
-            self._cleared = not self._is_bad(each for _, each in self._facts.backend.parameters())
+            self._cleared = not self.any_bad()
         else:
             self._cleared = True
+
+    def any_bad(self) -> bool:
+        """Some parameter has a gradient that is not finite."""
+        return self._is_bad(each for _, each in self._facts.backend.parameters())
 
     def _is_bad(self, tensors: Iterable[Any]) -> bool:
         gradient_of = self._facts.backend.gradient_of

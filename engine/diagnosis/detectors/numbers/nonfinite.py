@@ -242,7 +242,7 @@ class NonFinite(Detector):
             return
         # A gradient that no leaf gets harms nothing; of paddle.grad and autograd.grad the leaves are not seen.
         outermost = running.call.entry == "backward" and len(running.chain) == 1 and error is None
-        if outermost and not here.leaves and not self._leaves_bad():
+        if outermost and not here.leaves and not self._unstepped.any_bad():
             return
         found = here.found
         leaves = list(dict.fromkeys(here.leaves))
@@ -261,12 +261,6 @@ class NonFinite(Detector):
             if around is not None and around.found is None:
                 around.found = found
                 around.leaves.append("what the node around it gives")
-
-    def _leaves_bad(self) -> bool:
-        return any(
-            any(values.bad(self.facts.backend, self.facts.backend.gradient_of(parameter)))
-            for _, parameter in self.facts.backend.parameters()
-        )
 
     # ---- a loss that is not finite
 
