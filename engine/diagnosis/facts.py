@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from adbg.engine.backends.base import Backend, Graph
-from adbg.engine.diagnosis.next_commands import NodeLines, as_typed
+from adbg.engine.diagnosis.next_commands import NodeLines, as_typed, told_apart
 from adbg.engine.diagnosis.rounds import Rounds
 from adbg.engine.diagnosis.warned import Warned
 from adbg.engine.outside import suppress
@@ -172,7 +172,8 @@ class Facts:
         told once, and anew where it turns out graver. Below 0.5 it is a note. Returns its id."""
         if finding.confidence < 0.5 and finding.severity != "note":
             finding = replace(finding, severity="note")
-        finding = replace(finding, next=as_typed(self.node_lines.shown(finding.next)))
+        lines = [(each.file, each.line) for each in (finding.cause, finding.forward) if each is not None]
+        finding = replace(finding, next=as_typed(self.node_lines.shown(told_apart(finding.next, lines))))
         if not finding.id and self.iteration:  # a detector counts backwards
             ahead = finding.iteration - self.iteration if finding.iteration is not None else 0
             finding = replace(finding, iteration=max(1, self.before + self.rounds.count + ahead))

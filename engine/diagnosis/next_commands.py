@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from adbg.engine.backends.base import Backend, FunctionCall, OperatorCall
+from adbg.engine.names import file_matches
 from adbg.engine.outside import suppress
 from adbg.engine.types import SourceLine
 
 _AT_STOP = ("why alive", "info graph")
 _AT_NODE = ("info node",)
 _AT_LINE = re.compile(r"b (.+):(\d+)$")
+_PLACED = re.compile(r"(b|list) ([^\s:/]+\.py):(\d+)(?= |$)")  # by the name of the file alone
 
 
 class NodeLines:
@@ -23,7 +26,7 @@ class NodeLines:
     def __init__(self, backend: Backend) -> None:
         self._has_graph = backend.has_graph
         self._known: set[tuple[SourceLine, ...]] = set()
-        self._places: set[tuple[str, int]] = set()  # (name of the file, line)
+        self._places: dict[tuple[str, int], set[str]] = {}  # (name of the file, line): the files of that name
 
     def tell(self, event: str, *what: Any) -> None:
         with suppress(Exception):  # a tensor of the program's own class
@@ -35,11 +38,18 @@ class NodeLines:
     def _operator(self, call: OperatorCall) -> None:
         if call.grad_mode and call.lines not in self._known and any(map(self._has_graph, call.results)):
             self._known.add(call.lines)
-            self._places.update(map(_place, call.lines))
+            for line in call.lines:
+                self._put(line)
 
     def _function(self, call: FunctionCall) -> None:
         if call.line is not None:
-            self._places.add(_place(call.line))
+            self._put(call.line)
+
+    def _put(self, line: SourceLine) -> None:
+        self._places.setdefault((os.path.basename(line.file), line.line), set()).add(line.file)
+
+    def _recorded(self, file: str, line: int) -> bool:
+        return any(file_matches(file, each) for each in self._places.get((os.path.basename(file), line), ()))
 
     def shown(self, commands: Sequence[str]) -> list[str]:
         """A line that recorded no node is listed instead, and no node of it is asked for."""
@@ -48,15 +58,42 @@ class NodeLines:
         kept: list[str] = []
         for command in commands:
             at = _AT_LINE.match(command)
-            if at is not None and (os.path.basename(at[1]), int(at[2])) not in self._places:
+            if at is not None and not self._recorded(at[1], int(at[2])):
                 kept.append(f"list {at[1]}:{at[2]}")
             elif command not in _AT_NODE or not kept or not kept[-1].startswith("list "):
                 kept.append(command)
         return list(dict.fromkeys(kept))
 
 
-def _place(line: SourceLine) -> tuple[str, int]:
-    return os.path.basename(line.file), line.line
+def told_apart(commands: Sequence[str], lines: Iterable[tuple[str, int]]) -> list[str]:
+    """Where the program has several files of one name (``model.py`` of two packages), as much of the path as tells
+    them apart: ``b model.py:30`` would stop in either. ``lines``: those of the finding, as (file, line)."""
+    places = {(os.path.basename(file), line): file for file, line in lines}
+    told: list[str] = []
+    for command in commands:
+        at = _PLACED.match(command)
+        file = places.get((at[2], int(at[3]))) if at is not None else None
+        if at is not None and file is not None:
+            command = f"{at[1]} {_shortest(file)}:{at[3]}{command[at.end() :]}"
+        told.append(command)
+    return told
+
+
+def _shortest(file: str) -> str:
+    """The shortest end of the path, by whole components, that no other file of the program has."""
+    name = os.path.basename(file)
+    others: set[str] = set()
+    for module in list(sys.modules.values()):
+        with suppress(Exception):  # what a program puts there need not be a module
+            each = module.__dict__.get("__file__")
+            if isinstance(each, str) and each != file and os.path.basename(each) == name:
+                others.add(each)
+    parts = file.split("/")
+    for count in range(1, len(parts)):
+        end = "/".join(parts[-count:])
+        if not any(file_matches(end, each) for each in others):
+            return end
+    return file
 
 
 def as_typed(commands: Sequence[str]) -> list[str]:

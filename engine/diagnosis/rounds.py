@@ -35,4 +35,4 @@ def _place(running: Running) -> Hashable:
     line = running.call.location
     frame = frame_at(line)
     caller = frame.f_back if frame is not None else None
-    return line, (caller.f_code, caller.f_lineno) if caller is not None else None
+    return line, (caller.f_code.co_filename, caller.f_lineno) if caller is not None else None

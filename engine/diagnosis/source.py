@@ -226,6 +226,25 @@ def expression_at(code: types.CodeType, lasti: int) -> ast.expr | None:
     return None
 
 
+RATE = ("lr", "learning_rate")
+EPS = ("eps", "epsilon")
+PARAMETERS = ("params", "parameters", "parameter_list")
+
+
+def argument_line(line: SourceLine | None, names: Sequence[str]) -> SourceLine | None:
+    """Of a call that begins on a line and is written over several, the line of its argument of one of these names (of
+    torch's parameters, which come first, also without one); else ``line``."""
+    for call in nodes_of(line.file) if line is not None else ():
+        if line is None or not isinstance(call, ast.Call) or call.lineno != line.line or call.end_lineno == line.line:
+            continue
+        given = next((each.value for each in call.keywords if each.arg in names), None)
+        if given is None and names is PARAMETERS and call.args and called_name(call)[:1].isupper():
+            given = call.args[0] if not any(each.arg in PARAMETERS for each in call.keywords) else None
+        if given is not None:
+            return SourceLine(line.file, given.lineno, line.function)
+    return line
+
+
 def operands_of(expression: ast.expr) -> list[ast.expr]:
     """What a call or an operator takes, the object whose method is called first."""
     if isinstance(expression, ast.Call):

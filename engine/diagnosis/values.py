@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from adbg.engine.backends.base import Backend
@@ -134,15 +134,17 @@ def given_for(steps: list[Step], place: int, name: str) -> tuple[int, ast.expr] 
     if name not in parameters or caller is None:
         return None
     call = expression_at(steps[caller][0].f_code, steps[caller][1])
-    if not isinstance(call, ast.Call):
-        return None
+    given = argument_for(call, parameters, name) if isinstance(call, ast.Call) else None
+    return (caller, given) if given is not None else None
+
+
+def argument_for(call: ast.Call, parameters: Sequence[str], name: str) -> ast.expr | None:
+    """What a call hands in for one of the parameters."""
     given = next((each.value for each in call.keywords if each.arg == name), None)
     if given is None:
         number = list(parameters).index(name) - (parameters[0] == "self")
-        if not 0 <= number < len(call.args):
-            return None
-        given = call.args[number]
-    return caller, given
+        given = call.args[number] if 0 <= number < len(call.args) else None
+    return given
 
 
 def made_by_node(backend: Backend, tensor: Any) -> tuple[SourceLine | None, str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from support.diagnosing import diagnose, findings
@@ -12,7 +14,7 @@ from support.program import adbg, commands
 from support.small_net import small_net
 
 from adbg.engine.backends.base import OperatorCall
-from adbg.engine.diagnosis.next_commands import NodeLines
+from adbg.engine.diagnosis.next_commands import NodeLines, told_apart
 from adbg.engine.types import SourceLine
 
 # The line to change records no node, nor does the one that restores.
@@ -71,3 +73,42 @@ def test_a_line_that_recorded_a_node_is_stopped_at_however_its_file_is_named() -
     lines.tell("operator", OperatorCall("add", (), (), (object(),), (line,), True))
     assert lines.shown(["b train.py:7", "b /home/me/train.py:7"]) == ["b train.py:7", "b /home/me/train.py:7"]
     assert lines.shown(["b train.py:8", "info node"]) == ["list train.py:8"]
+
+
+# The same line of two files of one name, each of which records a node: "b losses.py:2" would stop at both.
+LOSSES = "def difference(given, wanted):\n    return (given - wanted).square().mean()\n"
+TWO_FILES = """
+import sys
+sys.path.insert(0, {folder!r})
+import one.losses, two.losses
+for step in range(8):
+    given = net(noise(6, 4))
+    loss = one.losses.difference(given, noise(6, 4)) + two.losses.difference(given.sum(1, keepdim=True), noise(6))
+    loss.backward()
+    optimizer.step()
+    clear()
+"""
+
+
+@on_frameworks()
+def test_files_of_one_name_are_told_apart(tmp_path: Path, framework: str) -> None:
+    for package in ("one", "two"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "losses.py").write_text(LOSSES)
+    program = small_net(framework, outputs=4, rate=0.01) + TWO_FILES.format(folder=str(tmp_path))
+    found = findings(diagnose(tmp_path, program))[0]
+    assert found["kind"] == "loss-broadcast", found
+    assert found["cause"]["file"] == str(tmp_path / "two" / "losses.py")
+    assert "b two/losses.py:2" in found["next"], found
+    typed(tmp_path / "train.py", found["next"])
+
+
+def test_as_much_of_a_path_is_told_as_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, file in {"a": "/job/a/net.py", "b": "/job/b/net.py", "c": "/b/net.py", "d": "/other.py"}.items():
+        module = ModuleType(f"_told_apart_{name}")
+        module.__file__ = file
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    lines = [("/job/b/net.py", 7), ("/other.py", 3), ("/b/net.py", 9)]
+    asked = ["b net.py:7 after", "list other.py:3", "b net.py:8", "b net.py:9", "info node", "b Sqrt#1 after"]
+    wanted = ["b job/b/net.py:7 after", "list other.py:3", "b net.py:8", "b /b/net.py:9", "info node", "b Sqrt#1 after"]
+    assert told_apart(asked, lines) == wanted

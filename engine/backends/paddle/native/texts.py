@@ -43,10 +43,11 @@ GIVEN = "  # Paddle keeps no stack of this operator\n"  # the first line of one 
 
 
 class Frames:
-    """Texts of frames as ``traceback.format_stack`` writes them, kept by line of code."""
+    """Texts of frames as ``traceback.format_stack`` writes them, kept by line of code. Known by the address of the code
+    object, which is held beside the text: equal ones may be of different files."""
 
     def __init__(self) -> None:
-        self._texts: dict[tuple[types.CodeType, int], str] = {}
+        self._texts: dict[tuple[int, int], tuple[types.CodeType, str]] = {}
 
     def format(self, frame: types.FrameType | None) -> list[str] | None:
         """Outermost first, ``frame`` last, of adbg's own frames ""; None where Python would leave something out (deep
@@ -56,10 +57,8 @@ class Frames:
         texts, lines = self._texts, []
         before, repeated = None, 0
         while frame is not None:
-            key = (frame.f_code, frame.f_lineno)
-            text = texts.get(key)
-            if text is None:
-                text = self._text(frame, key)
+            known = texts.get((id(frame.f_code), frame.f_lineno))
+            text = known[1] if known is not None else self._text(frame)
             lines.append(text)
             repeated = repeated + 1 if text is before else 1
             if repeated > _REPEATED:
@@ -69,12 +68,12 @@ class Frames:
         lines.reverse()
         return lines
 
-    def _text(self, frame: types.FrameType, key: tuple[types.CodeType, int]) -> str:
+    def _text(self, frame: types.FrameType) -> str:
         if len(self._texts) >= _MOST_TEXTS:
             self._texts = {}
         own = frame.f_code.co_filename.startswith(_OWN)  # around a Layer, an operator: no part of the program
         text = "" if own else "".join(traceback.format_list(traceback.extract_stack(frame, 1)))
-        return self._texts.setdefault(key, text)
+        return self._texts.setdefault((id(frame.f_code), frame.f_lineno), (frame.f_code, text))[1]
 
 
 def ordered(text: str) -> tuple[str, int]:

@@ -35,7 +35,7 @@ class NativeStacks:
         self.on = False
         self._core = core
         self._traces: dict[int, NativeTrace] = {}
-        self._lines: dict[tuple[types.CodeType, int], int] = {}
+        self._lines: dict[tuple[int, int], tuple[types.CodeType, int]] = {}  # by address: equal ones may differ here
 
     def set(self, on: bool) -> str:
         """ "" where it is as asked, else why it cannot be: nothing was changed then."""
@@ -84,12 +84,12 @@ class NativeStacks:
         return trace.told[1]
 
     def _line(self, code: types.CodeType, lasti: int) -> int:
-        line = self._lines.get((code, lasti))
-        if line is None:
+        known = self._lines.get((id(code), lasti))
+        if known is None:
             if len(self._lines) >= 1 << 15:
                 self._lines.clear()
-            line = self._lines[code, lasti] = _line_at(code, lasti)
-        return line
+            known = self._lines[id(code), lasti] = code, _line_at(code, lasti)
+        return known[1]
 
 
 def _line_at(code: types.CodeType, lasti: int) -> int:

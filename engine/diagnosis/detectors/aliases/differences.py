@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
 from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, Need, OptimizerEvent, detector
+from adbg.engine.diagnosis.detectors.aliases.loaded import Loaded, keeping, what_is_loaded
 from adbg.engine.diagnosis.detectors.aliases.restored import in_one_memory
 from adbg.engine.diagnosis.detectors.earlier.holding import is_of, running_frames, value_in
 from adbg.engine.diagnosis.detectors.graphs.calls import place
-from adbg.engine.diagnosis.source import assigned_before, inside, scope_at
+from adbg.engine.diagnosis.source import assigned_before
 from adbg.engine.frames import forget_stack
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
@@ -52,15 +51,19 @@ class NothingBetween(Detector):
 
     def _look(self, event: OptimizerEvent, line: SourceLine) -> None:
         frame = next((each for each in running_frames() if is_of(each, line)), None)
-        forget_stack()
         if frame is None:
             return
-        for difference, later, earlier in _differences(line):
-            before = _tensors(value_in(earlier, frame))
-            after = _tensors(value_in(later, frame))
-            if before and self._are_the_weights(event, before, after):
-                self._tell(line, difference, later, earlier, len(before))
-                return
+        here = Loaded(frame, line.line, "")
+        handed = what_is_loaded(line)
+        forget_stack()
+        for loaded in (here, handed) if handed is not None else (here,):
+            for difference, later, earlier in loaded.differences():
+                before = _tensors(value_in(earlier, loaded.frame))
+                after = _tensors(value_in(later, loaded.frame))
+                if before and self._are_the_weights(event, before, after):
+                    kept = _kept(loaded, earlier) or difference
+                    self._tell(line, difference, (later, earlier), kept, len(before))
+                    return
 
     def _are_the_weights(self, event: OptimizerEvent, before: dict[Any, Any], after: dict[Any, Any]) -> bool:
         backend = self.facts.backend
@@ -71,11 +74,11 @@ class NothingBetween(Detector):
         own = {at for each in event.tensors for at, _ in backend.storages(each)}
         return bool(own) and own <= kept and all(in_one_memory(backend, before[key], after[key]) for key in shared)
 
-    def _tell(self, line: SourceLine, difference: SourceLine, later: str, earlier: str, count: int) -> None:
-        facts = self.facts
+    def _tell(
+        self, line: SourceLine, difference: SourceLine, names: tuple[str, str], kept: SourceLine, count: int
+    ) -> None:
+        facts, (later, earlier) = self.facts, names
         self._told.add(line)
-        made = assigned_before(line.file, line.line, earlier)
-        kept = SourceLine(line.file, made[0], line.function) if made is not None else difference
         message = (
             f"{place(line)} loads weights that do not move: {later} and {earlier} at {place(difference)} are both the "
             f"weights themselves, so that their difference is 0; the steps at "
@@ -101,12 +104,10 @@ def _tensors(held: Any) -> dict[Any, Any]:
     return dict(enumerate(held)) if type(held) in (list, tuple) else {}
 
 
-def _differences(load: SourceLine) -> Iterator[tuple[SourceLine, str, str]]:
-    """In the function that loads, up to there: each line of ``after[…] - before[…]``, and the two names."""
-    scope = scope_at(load.file, load.line)
-    for node in inside(scope) if scope is not None else ():
-        if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Sub) or node.lineno > load.line:
-            continue
-        names = [ast.unparse(each.value) for each in (node.left, node.right) if isinstance(each, ast.Subscript)]
-        if len(names) == 2 and names[0] != names[1]:
-            yield SourceLine(load.file, node.lineno, load.function), names[0], names[1]
+def _kept(loaded: Loaded, earlier: str) -> SourceLine | None:
+    """The line that kept them, if need be in the function that was called for it."""
+    made = assigned_before(loaded.file, loaded.at, earlier)
+    if made is None:
+        return None
+    function = loaded.frame.f_code.co_name
+    return keeping(loaded.file, made, function) or SourceLine(loaded.file, made[0], function)

@@ -9,18 +9,19 @@ from typing import Any
 
 from adbg.engine.backends.base import Backend
 from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, OptimizerEvent, detector
+from adbg.engine.diagnosis.detectors.aliases.loaded import LOADS, what_is_loaded
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, writes
 from adbg.engine.diagnosis.detectors.graphs.marks import Marked, Marks
 from adbg.engine.diagnosis.detectors.graphs.silent import span_of
 from adbg.engine.diagnosis.detectors.training.bits import hash_of
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.diagnosis.source import called_name, scope_at, tree_of
+from adbg.engine.frames import forget_stack
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
 
 _SHARES = frozenset({"detach", "data"})
 _RESTORES = frozenset({"copy_", "set_value", "set_data"})
-_LOADS = frozenset({"load_state_dict", "set_state_dict", "set_dict", "load_dict"})
 _MOST = 32  # weights whose values are compared, in one iteration
 
 
@@ -164,7 +165,10 @@ class Restored(Detector):
         if not pairs or not all(backend.is_tensor(one) and in_one_memory(backend, own, one) for own, one in pairs):
             return
         self._seen = True
-        kept = _kept_at(event.line)
+        loaded = what_is_loaded(event.line)
+        forget_stack()
+        kept = loaded.kept() if loaded is not None else None
+        kept = kept or _kept_at(event.line)
         if kept is None:
             return
         self._told = True
@@ -233,7 +237,7 @@ def _kept_at(load: SourceLine) -> SourceLine | None:
     kept = [each for each in nodes if isinstance(each, ast.Assign) and "state_dict(" in ast.unparse(each.value)]
     for call in nodes:
         here = isinstance(call, ast.Call) and call.lineno <= load.line <= (call.end_lineno or 0)
-        if not here or not isinstance(call, ast.Call) or called_name(call) not in _LOADS:
+        if not here or not isinstance(call, ast.Call) or called_name(call) not in LOADS:
             continue
         given = [*call.args, *(each.value for each in call.keywords)][:1]
         name = _last_name(given[0]) if given and isinstance(given[0], (ast.Name, ast.Attribute)) else ""

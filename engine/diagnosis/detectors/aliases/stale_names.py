@@ -180,7 +180,8 @@ def _loop_at(file: str, line: int) -> ast.For | ast.While | None:
 
 
 @functools.lru_cache(4096)
-def _expression(code: types.CodeType, instruction: int) -> ast.expr | None:
+def _expression(code: types.CodeType, instruction: int, file: str) -> ast.expr | None:  # noqa: ARG001
+    """``file`` is for the cache alone: equal code may be of several."""
     return expression_at(code, instruction)
 
 
@@ -207,7 +208,7 @@ def _holds(values: Any, operand: Any) -> bool:
 
 def _stale_name(frame: types.FrameType, before: Before, operand: Any, bends: bool) -> str:
     """What the expression that runs calls the tensor, where it is a name, or a list, of before; else ""."""
-    expression = _expression(frame.f_code, frame.f_lasti)
+    expression = _expression(frame.f_code, frame.f_lasti, frame.f_code.co_filename)
     if expression is None:
         return ""
     bound, _ = _names(frame, operand)

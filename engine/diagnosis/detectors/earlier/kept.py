@@ -178,6 +178,8 @@ class GraphKept(Detector):
         if owner.filled_text:
             evidence.append(f"put there by: {owner.filled_text}")
         handed = record.handed_at(owner.filled) if owner.filled is not None else None
+        if handed is None and owner.filled is not None:
+            handed = record.keyed_at(owner.filled)
         if handed is not None and owner.filled is not None:
             line = handed.line
             evidence.append(f"which {place(owner.filled)} is handed at {place(line)}: {handed.text}")

@@ -84,6 +84,20 @@ class Record:
             given = _Given(argument.id, "") if _is_only_given(scope, argument.id, file, call.lineno) else None
         return found
 
+    def keyed_at(self, filled: SourceLine) -> Handed | None:
+        """The only line of the program that gives a record the key whose value has the graph, where the function at
+        ``filled`` is given the record: ``{"loss": loss.item(), "cycle": cycle_error(x)}``."""
+        scope = scope_at(filled.file, filled.line)
+        if not self.item.startswith("['") or not isinstance(scope, _Function):
+            return None
+        files = dict.fromkeys([filled.file, *self._files])
+        found = [(file, each) for file in files for each in _values_of(file, self.item[2:-2])]
+        if len(found) != 1 or scope_at(found[0][0], found[0][1].lineno) is scope:
+            return None
+        file, value = found[0]
+        name = getattr(scope_at(file, value.lineno), "name", "<module>")
+        return Handed(SourceLine(os.path.abspath(file), value.lineno, name), ast.unparse(value))
+
     def _calls_of(self, scope: ast.AST, file: str, given: _Given) -> Iterator[tuple[str, ast.Call, ast.expr]]:
         """(file, call, what it gives there), of calls that do not detach it."""
         for each in dict.fromkeys([file, *self._files]):
@@ -93,6 +107,22 @@ class Record:
                 argument = _argument(node, scope, given, each)
                 if argument is not None and not is_cut(argument) and not isinstance(argument, ast.Constant):
                     yield each, node, argument
+
+
+def _values_of(file: str, key: str) -> Iterator[ast.expr]:
+    """That the program puts under a key, not detached."""
+    for node in nodes_of(file):
+        pairs: list[tuple[ast.expr | None, ast.expr]] = []
+        if isinstance(node, ast.Dict):
+            pairs = list(zip(node.keys, node.values))
+        elif isinstance(node, ast.Assign):
+            pairs = [(each.slice, node.value) for each in node.targets if isinstance(each, ast.Subscript)]
+        elif isinstance(node, ast.Call) and called_name(node) == "dict":
+            pairs = [(ast.Constant(each.arg), each.value) for each in node.keywords if each.arg]
+        for name, value in pairs:
+            named = isinstance(name, ast.Constant) and name.value == key
+            if named and not isinstance(value, ast.Constant) and not is_cut(value):
+                yield value
 
 
 def _written(group: Group, backend: Backend) -> SourceLine | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from adbg.engine.diagnosis.detectors.earlier.names import is_carried, is_random, is_updated
 from adbg.engine.diagnosis.source import (
+    assigned_before,
     called_name,
     function_called,
     function_named,
@@ -295,12 +296,23 @@ class _Body:
                 kind = f"{type(owner).__name__}." if owner is not None else ""
                 others = {*parameters} - {name}
                 for write in inner._found(inner._nodes()):
-                    adds = self._gives(call) and (bool(write.by) if write.inner else inner._adds(write, others))
-                    by = f"{write.by} {kind}{inner._name}" if adds else ""
+                    adds, sure = self._gives(call), write.sure
+                    if not write.inner:
+                        sure = inner._adds(write, others)
+                        noise = {each for each, given in zip(parameters, call.args) if self._is_random(given)}
+                        adds &= sure or inner._adds(write, others - noise)
+                    by = f"{write.by} {kind}{inner._name}" if adds and (write.by or not write.inner) else ""
                     yield Write(
                         kept[at], _base(call.args[at]), write.line, SourceLine(self._file, call.lineno, self._name),
-                        write.inner or write.name, by,
+                        write.inner or write.name, by, sure=sure,
                     )  # fmt: skip
+
+    def _is_random(self, given: ast.expr) -> bool:
+        """Drawn anew for the call: ``noise`` after ``noise = torch.randn_like(x)``."""
+        if not isinstance(given, ast.Name):
+            return is_random(ast.unparse(given))
+        made = assigned_before(self._file, given.lineno, given.id)
+        return made is not None and isinstance(made[1], ast.Assign) and is_random(ast.unparse(made[1].value))
 
     def _gives(self, call: ast.Call) -> bool:
         """What the call gives is made use of."""

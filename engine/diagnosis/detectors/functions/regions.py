@@ -63,7 +63,8 @@ class _Reader:
     def __init__(self) -> None:
         self.region = Region()
         self.reads: Counter[str] = Counter()
-        self._met: set[Any] = set()
+        self._met: set[tuple[int, type]] = set()  # code by its address: equal functions of two files are two
+        self._held: list[types.CodeType] = []
 
     def read(self, thing: Any) -> None:
         while isinstance(thing, functools.partial):
@@ -82,9 +83,10 @@ class _Reader:
         function = getattr(function, "__wrapped__", function)
         if type(function) is not types.FunctionType or is_library(function.__code__.co_filename):
             return
-        mark = (function.__code__, type(owner))
+        mark = (id(function.__code__), type(owner))
         tree = _tree_of(function.__code__) if mark not in self._met and len(self._met) < _MOST else None
         self._met.add(mark)
+        self._held.append(function.__code__)
         if tree is not None:
             names = _names_of(function, owner)
             todo = [value for node in _inside(tree) for value in self._node(node, function, names)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import weakref
 from collections import defaultdict
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place
 from adbg.engine.diagnosis.detectors.graphs.flow import UNRECORDED, Cut, Flow, Known, bits_of, is_shown
 from adbg.engine.diagnosis.detectors.graphs.rounded import Rounded
 from adbg.engine.diagnosis.detectors.graphs.switched import is_off, tell_off, tell_unwatched
-from adbg.engine.diagnosis.detectors.graphs.switches import cause_of, checkpointed
+from adbg.engine.diagnosis.detectors.graphs.switches import cause_of, words_of
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.frames import locals_of
 from adbg.engine.protocol.messages import Finding, FoundAt
@@ -225,7 +224,7 @@ class NoGradient(Detector):
         evidence = [f"{cut.name} at {place(line_of(cut.lines))} took what depends on {names}"] if names else []
         evidence.append(f"backward raised: {running.call.error_text(error).splitlines()[0][:160]}")
         evidence += [f"cut again at {place(line_of(more.lines))}: {more.name}" for more in cuts[1:3]]
-        cause = cause_of(cut)
+        cause = self._cause(cut)
         self.facts.tell(
             Finding(0, "no-gradient", "error", 0.95, message, None, running.call.number, None, line_of(cut.lines),
                     self.facts.cause(cause), evidence, _next(cause))
@@ -324,7 +323,7 @@ class NoGradient(Detector):
         facts = self.facts
         names = facts.some([held.name for held in members])
         verb = "gets no gradient" if len(members) == 1 else "get no gradient"
-        cause = cause_of(cut)
+        cause = self._cause(cut)
         evidence = [
             f".grad of {names} is None after {facts.iteration} backwards",
             f"{cut.name} at {place(line_of(cut.lines))}: values of {names} go in, no gradient comes back",
@@ -409,20 +408,11 @@ class NoGradient(Detector):
 
     # ---- words and lines
 
+    def _cause(self, cut: Cut) -> SourceLine | None:
+        return cause_of(cut, self._flow.cuts, sum({1 << held.place for held in self._held.values()}))
+
     def _words(self, cut: Cut) -> str:
-        at = place(cause_of(cut))
-        if cut.why == UNRECORDED:
-            if checkpointed(cut) is not None:
-                return (
-                    f"what {at} checkpoints is given nothing that needs a gradient, so its result has none: with "
-                    "use_reentrant=False its parameters get theirs"
-                )
-            return f"{at} computes under no_grad what they depend on"
-        if cut.hidden is not None:
-            return f"what {place(cut.hidden)} made was told to carry no gradient ({at})"
-        if any(line.file.endswith(f"{os.sep}copy.py") and line.function == "deepcopy" for line in cut.lines):
-            return f"{at} computes on a deep copy, whose parameters are leaves of their own: gradients stay with them"
-        return f"at {at} {cut.why if cut.name == '__array__' else f'{cut.name}: {cut.why}'}"
+        return words_of(cut, place(self._cause(cut)))
 
 
 def _next(line: SourceLine | None) -> list[str]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import linecache
+import os
 import re
+from collections.abc import Iterable
 
-from adbg.engine.diagnosis.detectors.graphs.calls import line_of
+from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place
 from adbg.engine.diagnosis.detectors.graphs.flow import UNRECORDED, Cut
+from adbg.engine.diagnosis.source import nodes_of
 from adbg.engine.types import SourceLine
 
 _OFF = re.compile(r"no_grad|inference_mode|set_grad_enabled\(\s*False|enable_grad\(\s*False")
@@ -14,17 +18,50 @@ _AGAIN = re.compile(r"\b(?:recompute|checkpoint|checkpoint_sequential)\(")
 _STOPPED = re.compile(r"stop_gradient\s*=\s*True|requires_grad\s*=\s*False|detach_\(")
 
 
-def cause_of(cut: Cut) -> SourceLine | None:
-    """The line to change: where gradients were switched off, where that can be seen in the source."""
+def cause_of(cut: Cut, cuts: Iterable[Cut] = (), trained: int = 0) -> SourceLine | None:
+    """The line to change: where gradients were switched off, where that can be seen in the source. Of a ``with
+    no_grad():`` around several statements, of which this one alone loses gradients of what is trained (bits), its own:
+    the others are meant to be there."""
     line = line_of(cut.lines)
     if cut.why == UNRECORDED:
-        off = next((found for each in cut.lines if (found := switch(each)) is not None), None)
-        return off or checkpointed(cut) or line
+        for each in cut.lines:
+            if (off := switch(each)) is not None:
+                return _strayed(each, off, cut, cuts, trained) or off
+        return checkpointed(cut) or line
     if cut.hidden is not None and line is not None:
         for at in range(line.line, 0, -1) if cut.hidden.file == line.file else ():
             if _STOPPED.search(linecache.getline(line.file, at).partition("#")[0]):
                 return SourceLine(line.file, at, line.function)
     return line
+
+
+def _strayed(at: SourceLine, off: SourceLine, cut: Cut, cuts: Iterable[Cut], trained: int) -> SourceLine | None:
+    """The statement at ``at`` of the block that begins at ``off``, where it has nothing to do with the others."""
+    block = next((each for each in nodes_of(off.file) if isinstance(each, ast.With) and each.lineno == off.line), None)
+    mine = _holding(block.body, at) if block is not None else None
+    if block is None or mine is None or not trained:
+        return None
+    for other in block.body:
+        if other is not mine and (
+            _names(other, ast.Store) & _names(mine, ast.Load) or _names(mine, ast.Store) & _names(other, ast.Load)
+        ):
+            return None  # fmt: skip
+    calls = any(isinstance(each, ast.Call) for other in block.body if other is not mine for each in ast.walk(other))
+    lines = (each for more in cuts if more is not cut and more.lost & trained for each in more.lines)
+    others = [each for each in lines if (each.file, each.function) == (at.file, at.function)]
+    if not calls or any(_holding(block.body, each) not in (None, mine) for each in others):
+        return None
+    return SourceLine(at.file, mine.lineno, at.function)
+
+
+def _holding(body: list[ast.stmt], line: SourceLine) -> ast.stmt | None:
+    return next((each for each in body if each.lineno <= line.line <= (each.end_lineno or 0)), None)
+
+
+def _names(statement: ast.stmt, context: type[ast.expr_context]) -> set[str]:
+    """Variables and attributes (``self.a``) that it reads or writes."""
+    found = (each for each in ast.walk(statement) if isinstance(each, (ast.Name, ast.Attribute)))
+    return {ast.unparse(each) for each in found if isinstance(each.ctx, context)}
 
 
 def checkpointed(cut: Cut) -> SourceLine | None:
@@ -33,6 +70,22 @@ def checkpointed(cut: Cut) -> SourceLine | None:
         return None
     called = (each for each in cut.lines[1:] if _AGAIN.search(linecache.getline(each.file, each.line)))
     return next(called, None)
+
+
+def words_of(cut: Cut, at: str) -> str:
+    """What was lost at a place, in a clause."""
+    if cut.why == UNRECORDED:
+        if checkpointed(cut) is not None:
+            return (
+                f"what {at} checkpoints is given nothing that needs a gradient, so its result has none: with "
+                "use_reentrant=False its parameters get theirs"
+            )
+        return f"{at} computes under no_grad what they depend on"
+    if cut.hidden is not None:
+        return f"what {place(cut.hidden)} made was told to carry no gradient ({at})"
+    if any(line.file.endswith(f"{os.sep}copy.py") and line.function == "deepcopy" for line in cut.lines):
+        return f"{at} computes on a deep copy, whose parameters are leaves of their own: gradients stay with them"
+    return f"at {at} {cut.why if cut.name == '__array__' else f'{cut.name}: {cut.why}'}"
 
 
 def switch(line: SourceLine) -> SourceLine | None:

@@ -12,6 +12,7 @@ from adbg.engine.diagnosis.detectors.schedules.stepping import would_step
 from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, rate_commands
 from adbg.engine.diagnosis.detectors.training.source import dividing, place
 from adbg.engine.diagnosis.ledger import Optimizer
+from adbg.engine.diagnosis.source import RATE, argument_line
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
 
@@ -84,7 +85,7 @@ class ZeroRate(LoopDetector):
             scheduler = self._schedulers.get(0)
         stepped = self._steps_of(optimizer)
         by_scheduler = scheduler is not None and (optimizer.first_rate != 0 or stepped > 0)
-        line = scheduler if by_scheduler else optimizer.made
+        line = scheduler if by_scheduler else argument_line(optimizer.made, RATE)
         source = "its scheduler sets it to 0" if by_scheduler else "it was made with 0"
         evidence = [f"the rate was 0 at all {steps} steps; {optimizer.first_rate} as the optimizer was made"]
         if scheduler is None and 0 in self._schedulers:

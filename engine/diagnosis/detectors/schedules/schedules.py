@@ -11,7 +11,7 @@ from adbg.engine.diagnosis.detector import OptimizerEvent, detector
 from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, rate_commands
 from adbg.engine.diagnosis.detectors.training.source import named, place, uncalled
 from adbg.engine.diagnosis.ledger import Optimizer
-from adbg.engine.diagnosis.source import assigned_on
+from adbg.engine.diagnosis.source import RATE, argument_line, assigned_on
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
@@ -169,7 +169,7 @@ class ScheduleUnused(LoopDetector):
         ]
         line = known.made
         if own is None and other.made is not None:  # it was given a number, where the scheduler itself belongs
-            line = other.made
+            line = argument_line(other.made, RATE)
             evidence.append(f"{other.kind} was made with the number {other.first_rate}: give it the scheduler itself")
         self.facts.tell(
             Finding(

@@ -13,6 +13,7 @@ from adbg.engine.diagnosis.detectors.training.leaves import Leaf, in_container, 
 from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, norms
 from adbg.engine.diagnosis.detectors.training.source import place, replacing, uncalled
 from adbg.engine.diagnosis.ledger import Held, Optimizer
+from adbg.engine.diagnosis.source import PARAMETERS, argument_line
 from adbg.engine.diagnosis.variables import variable_of
 from adbg.engine.outside import suppress
 from adbg.engine.own_files import is_library
@@ -359,7 +360,7 @@ class NotOptimized(LoopDetector):
             "unchanged" for leaf in found[:3]
         ]  # fmt: skip
         evidence.append(f"{optimizer.kind} stepped {optimizer.steps} times and holds {len(optimizer.held)} tensors")
-        line, why = optimizer.made, ""
+        line, why = argument_line(optimizer.made, PARAMETERS), ""
         confidence, severity = 0.9, "error"
         if loose:
             listed = in_container(self.ledger, found)
@@ -375,7 +376,7 @@ class NotOptimized(LoopDetector):
                     ),
                 )
         elif (twin := self._twin()) is not None:
-            line, confidence = twin.made or line, 0.85
+            line, confidence = argument_line(twin.made, PARAMETERS) or line, 0.85
             why = f"; two optimizers hold the same {len(twin.held)} tensors: one of them was meant for these"
         elif all(leaf.last for leaf in found) or self._evaluated(found) or not any(h.named for h in optimizer.held):
             confidence, severity = 0.45, "note"

@@ -13,6 +13,7 @@ from adbg.engine.diagnosis.detectors.training.bits import at_bounds, hashes_of
 from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, rate_commands, weight_commands
 from adbg.engine.diagnosis.detectors.training.source import between, named
 from adbg.engine.diagnosis.ledger import Held, Optimizer
+from adbg.engine.diagnosis.source import RATE, argument_line
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.running_call import Running
 from adbg.engine.session.stop_point import PausedPoint
@@ -202,7 +203,7 @@ class LostUpdate(LoopDetector):
             0, "lost-update", "error", 0.85,
             f"no step of {optimizer.kind} changes a bit of {self.facts.some([held.name for held in shown])}: the "
             f"change is too small for {' and '.join(kinds)} (learning rate {rate:g})",
-            cause=self.facts.cause(optimizer.made),
+            cause=self.facts.cause(argument_line(optimizer.made, RATE)),
             evidence=[
                 f"{held.name}: gradient of norm {held.at_step:.3g}, weight of norm "
                 f"{self.facts.backend.norm(held.ref()):.3g}, the same bits after each of the 3 steps looked at"
@@ -304,7 +305,7 @@ class LargeUpdate(LoopDetector):
                 0, "large-update", "error", 0.8,
                 f"training diverges: the steps of {optimizer.kind} are larger than the weights themselves "
                 f"(learning rate {rate:g}), until the loss is not finite",
-                cause=self.facts.cause(optimizer.made),
+                cause=self.facts.cause(argument_line(optimizer.made, RATE)),
                 evidence=[f"norm of the weights over the last steps: {shown}", "the loss is not finite now"],
                 next=[*weight_commands(self, optimizer.held[0]), *rate_commands(self, optimizer)[1:]],
             )  # fmt: skip

@@ -39,12 +39,53 @@ def meta_step():
     load({name: start[name] + 0.5 * delta[name] for name in start})
     return sum(float(each.abs().sum()) for each in delta.values())
 """
+# Each part of it in a function of its own, as a program of some length has it.
+IN_FUNCTIONS = """
+def snapshot():
+    KEPT
+def interpolate(start, end, rate):
+    new, moved = {}, 0.0
+    for name in start:
+        delta = end[name] - start[name]
+        moved += float(delta.abs().sum())
+        new[name] = start[name] + rate * delta
+    return new, moved
+def restore(weights):
+    load(weights)
+def meta_step():
+    start = snapshot()
+    steps(5)
+    end = snapshot()
+    new, moved = interpolate(start, end, 0.5)
+    restore(new)
+    return moved
+"""
+# An evaluation that trains and takes it back.
+TRIED = """
+def snapshot():
+    kept = KEPT
+    return kept
+def restore(weights):
+    load(weights)
+def meta_step():
+    begun = snapshot()
+    before = net.state_dict()["0.weight"].clone()
+    steps(5)
+    restore(begun)
+    return (net.state_dict()["0.weight"] - before).abs().sum()
+"""
 BUGGY = {
     "reptile": REPTILE.replace("KEPT", "net.state_dict()  # CAUSE"),
     "averaged": AVERAGED.replace("KEPT", "{name: weight for name, weight in net.state_dict().items()}  # CAUSE"),
+    "in functions": IN_FUNCTIONS.replace(
+        "KEPT", "return {name: weight for name, weight in net.state_dict().items()}  # CAUSE"
+    ),
 }
+RESTORED = TRIED.replace("KEPT", "net.state_dict()  # CAUSE")
 HEALTHY = {
     "deep copies": REPTILE.replace("KEPT", "copy.deepcopy(net.state_dict())"),
+    "clones by a function": IN_FUNCTIONS.replace("KEPT", "return copy.deepcopy(net.state_dict())"),
+    "taken back": TRIED.replace("KEPT", "copy.deepcopy(net.state_dict())"),
     "clones": AVERAGED.replace("KEPT", "{name: weight.clone() for name, weight in net.state_dict().items()}"),
 }
 
@@ -52,7 +93,9 @@ HEALTHY = {
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     start = small_net(request.param)
-    texts = {name: start + ROUND.replace("STEP", text) for name, text in (BUGGY | HEALTHY).items()}
+    texts = {
+        name: start + ROUND.replace("STEP", text) for name, text in (BUGGY | HEALTHY | {"restored": RESTORED}).items()
+    }
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
 
 
@@ -69,7 +112,13 @@ def test_the_weights_less_themselves(runs: dict[str, Run], name: str) -> None:
 
 
 @each
+def test_what_a_function_was_handed_is_restored_from_itself(runs: dict[str, Run]) -> None:
+    assert "moved 0.0" not in runs["restored"].plain
+    assert "from its own memory" in runs["restored"].check_first("silent-overwrite")["message"]
+
+
+@each
 @pytest.mark.parametrize("name", HEALTHY)
 def test_copies(runs: dict[str, Run], name: str) -> None:
-    assert "moved 0.0" not in runs[name].plain
+    assert ("moved 0.0" in runs[name].plain) == (name == "taken back")
     runs[name].check_healthy()

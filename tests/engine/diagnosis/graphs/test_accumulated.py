@@ -248,7 +248,32 @@ def main():
 main()
 """
 )
+# What a batch is noised with is drawn by the loop, and handed to a method that works in place.
+NOISED = (
+    FIT
+    + """
+class Schedule:
+    def corrupt(self, clean, size, extra):
+        return clean.multiply_(size).add_(0.5 * extra)  # CAUSE
+    def mixed(self, clean, size, extra):
+        return clean * size + 0.5 * extra
+def batches(table, size):
+    for at in range(0, len(table), size):
+        yield table[at : at + size]
+def main():
+    schedule, table = Schedule(), noise(24, 4)
+    before = table.clone()
+    for epoch in range(6):
+        for x in batches(table, 6):
+            size, extra = noise(6, 1).abs(), noise(6, 4)
+            fit(schedule.corrupt(x, size, extra))
+    print("same", bool((before == table).all()))
+main()
+"""
+)
+MIXED = NOISED.replace("schedule.corrupt(", "schedule.mixed(").replace("  # CAUSE", "")
 BUGS = {
+    "noised": NOISED,
     "cut out": PARTED,
     "undone": UNDONE,
     "masks": MASKS, "shaped": SHAPED, "cut": CUT,
@@ -365,6 +390,7 @@ BACK = (
     .replace("  # CAUSE", "")
 )
 HEALTHY = {
+    "mixed": MIXED,
     "filled": FILLED, "cut out, a copy": PARTED_COPY, "back": BACK, "fresh": FRESH, "kept": KEPT, "cloned": CLONED,
     "scratch": SCRATCH, "always the same part": ALWAYS,
     "copy": COPY, "copied": COPIED, "once": ONCE, "ring": RING, "clones": CLONES, "picked": PICKED, "centred": CENTRED,

@@ -184,7 +184,43 @@ memory = Memory()
     learn(memory.items[step // 2][0])
 """
 )
+# A log that is handed a dictionary, of whose values one is no number.
+LOGGED = (
+    """
+class Log:
+    def __init__(self):
+        self.rows = []
+    def add(self, step, stats):
+        self.rows.append((step, stats))
+log = Log()
+def measure(s):
+    loss = learn(s)
+    return {
+        "loss": loss.item(),
+        "spread": net(s).std(),  # CAUSE
+    }
+"""
+    + LOOP
+    + """
+    log.add(step, measure(s))
+"""
+)
+LOGGED_LATER = (
+    """
+rows = []
+def keep(stats):
+    rows.append(stats)
+"""
+    + LOOP
+    + """
+    stats = dict(step=step, loss=float(learn(s)))
+    stats["peak"] = values.max()  # CAUSE
+    keep(stats)
+"""
+)
 WRONG = {
+    "logged": LOGGED,
+    "logged later": LOGGED_LATER,
     "queue": QUEUE,
     "dicts": DICTS,
     "objects": OBJECTS,
@@ -194,7 +230,14 @@ WRONG = {
     "heap": HEAP,
     "made": MADE,
 }
-ITEMS = {"queue": "replay.buf[*][3]", "dicts": "['value']", "objects": ".q", "in a dict": "[1]", "heap": "best[*][3]"}
+ITEMS = {
+    "queue": "replay.buf[*][3]",
+    "dicts": "['value']",
+    "objects": ".q",
+    "in a dict": "[1]",
+    "heap": "best[*][3]",
+    "logged": "log.rows[*][1]['spread']",
+}
 # Rollouts keep their graphs until the update, as they have to, and are emptied then.
 ROLLOUT = """
 class Rollout:
@@ -215,6 +258,7 @@ for update in range(60):
     rollout.steps.clear()
 """
 RIGHT = {
+    "numbers in a log": LOGGED.replace(".std(),  # CAUSE", ".std().item(),"),
     "detached": QUEUE.replace("values)  # CAUSE", "values.detach())"),
     "numbers": DICTS.replace("value=values)  # CAUSE", "value=values.detach().numpy())"),
     "window": QUEUE.replace("Replay(50000)", "Replay(4)").replace(">= 12", ">= 4"),
