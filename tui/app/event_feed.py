@@ -42,6 +42,7 @@ from adbg.tui.text.quantities import size
 WAITING = "the program is running: i pauses at the next node, B sets a breakpoint"
 RESTARTED = "── restarted ──"  # between the output of two runs
 BUDGET = 0.008  # seconds of events a tick
+_TONES = {"warning": "warn", "error": "bad"}
 PAST = 0.3  # seconds of running after which the panels are said to show the last stop
 SETTLE = 0.06  # seconds; program output comes through a pty and is up to some 20 ms behind the stop
 TIP = (
@@ -90,7 +91,7 @@ class EventFeed:
         self._shown: tuple[int, Process | None] = (-1, None)  # the run and its process that are shown
         self._handlers: dict[type, Callable[[Any], None]] = {
             events.Started: self._started,
-            events.ProcessJoined: lambda event: self._follow_log(),
+            events.ProcessJoined: self._joined,
             events.Stopped: self._stopped,
             events.StopQueued: self._stop_queued,
             events.Resumed: lambda event: self._resumed(),
@@ -109,7 +110,7 @@ class EventFeed:
             events.ProfileEnded: self._profile_ended,
             events.Found: self._found,
             events.MemoryGrows: lambda event: self.main.say("\n".join(growth_lines(event.growth)), "warn"),
-            events.Notice: self._notice,
+            events.Notice: lambda event: self.main.say(event.text, _TONES.get(event.level, "dim")),
             events.Detached: lambda event: self._detached(),
             events.Exited: self._exited,
         }
@@ -317,8 +318,10 @@ class EventFeed:
         self.main.say(state_text(event.state, prompt=True), "dim" if is_whole(event.state) else "warn")
         self.profiles.ended(event)
 
-    def _notice(self, event: events.Notice) -> None:
-        self.main.say(event.text, {"warning": "warn", "error": "bad"}.get(event.level, "dim"))
+    def _joined(self, event: events.ProcessJoined) -> None:
+        self._follow_log()
+        if arrival := event.process.arrival():
+            self.main.say(arrival, "dim")
 
     def _exited(self, event: events.Exited) -> None:
         if event.ended_by == "restart":
@@ -393,26 +396,15 @@ class EventFeed:
             if self.debugger.stop is None:  # what the panels show is of the other one
                 self.reader.forget()
         self._shown = (run, process)
-        held = len(self.debugger.stop_all.standing())
         rank = "" if process.info.rank is None else f" rank {process.info.rank}"
-        status.process = f"process {process.number}{rank}" + (f", {held} held" if held else "")
+        held = f", {count} held" if (count := len(self.debugger.stop_all.standing())) else ""
+        status.process = f"process {process.number}{rank}{held}"
 
     def ask_memory(self) -> None:
         """Resident memory of the current process, once a second (read from /proc, the program is not touched)."""
         process = self.debugger.current
-        if process is None or not process.alive or not self.debugger.alive:
-            return
-        pid = process.info.pid
-
-        def question() -> int:
-            import psutil
-
-            try:
-                return int(psutil.Process(pid).memory_info().rss)
-            except psutil.Error:
-                return 0
-
-        self.reader.lookups.ask("memory", pid, question, self._memory_read)
+        if process is not None and process.alive and self.debugger.alive:
+            self.reader.lookups.ask("memory", process.info.pid, process.resident, self._memory_read)
 
     def _memory_read(self, event: Read) -> None:
         if event.error is None and event.result:

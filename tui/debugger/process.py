@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from adbg.tui.debugger.model import Model
 
 
+_ANNOUNCED = 8  # processes
+
+
 class Process:
     """``number`` counts from 1 in order of joining; 1 is the main process unless the command is a launcher."""
 
@@ -60,6 +63,22 @@ class Process:
         rank = "" if self.info.rank is None else f"rank {self.info.rank}, "
         there = f" on {self.info.host}" if self.info.host not in ("", os.uname().nodename) else ""
         return f"process {self.number} ({rank}pid {self.info.pid}{there})"
+
+    def arrival(self) -> str:
+        """What is said as it joins; "" of the first process, and of those past the eighth."""
+        if not 1 < self.number <= _ANNOUNCED:
+            return ""
+        more = "; further ones are not announced: `info processes` lists them" if self.number == _ANNOUNCED else ""
+        return f"{self.title} has joined{more}"
+
+    def resident(self) -> int:
+        """Bytes of its memory; 0 where it cannot be told."""
+        import psutil
+
+        try:
+            return int(psutil.Process(self.info.pid).memory_info().rss)
+        except psutil.Error:
+            return 0
 
     def parked(self, stop: NodeStop) -> None:
         self.stop = stop

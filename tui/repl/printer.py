@@ -146,6 +146,9 @@ class Printer:
             self.say(
                 f"{event.process.title} stopped too: it is next, `process {event.process.number}` switches to it", DIM
             )
+        elif isinstance(event, events.ProcessJoined):
+            if arrival := event.process.arrival():
+                self.say(arrival, DIM)
         elif isinstance(event, events.Exited):
             if event.ended_by != "restart":
                 self.say(exit_sentence(event.status), BOLD)

@@ -14,6 +14,7 @@ _WORDS = {
 _GOT = re.compile(
     r"(?:found|got|but is|Received|not implemented for)[ :]*(?:dtype )?['\"\[]*(?:torch\.|paddle\.)?(\w+)"
 )
+_HELD = re.compile(r"the type of data \((\w+)\) currently contained")  # Paddle, where a kernel reads another one
 _FLOATS = re.compile(r"\bb?float\d\d\b")
 _DTYPES = re.compile(
     r"dtype|scalar type|data type|data_type|type of data|expected .*(Long|Float|Double|Half|Int)|not implemented for",
@@ -42,7 +43,7 @@ def other_kind(
     known = [meta(value).dtype for _, value in operands if facts.name_of(value)]
     tensors = [value for value in weights if facts.backend.is_tensor(value)]
     known = known or [meta(value).dtype for value in tensors if facts.name_of(value)]
-    said = [_WORDS.get(word.lower(), "") for word in _GOT.findall(text)]
+    said = [_WORDS.get(word.lower(), "") for word in [*_GOT.findall(text), *_HELD.findall(text)]]
     said += ["f64"] if len(set(_FLOATS.findall(text))) > 1 else []  # of two floating types the one that NumPy has
     for name, value in inputs:
         dtype = meta(value).dtype

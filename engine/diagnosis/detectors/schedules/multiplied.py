@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from adbg.engine.diagnosis.detector import OptimizerEvent, detector
@@ -20,6 +22,10 @@ _LARGEST = 0.1  # of the factors: where one group has the optimizer's own rate, 
 _STEPS = 20
 _LIKE = 5.0  # times: a factor that is as large as the optimizer's own rate is a rate
 _GROUP = "learning_rate"
+_SMALL = 0.05  # a factor that may be a rate where another group has the optimizer's own one
+_SMALLEST = 2e-3  # and one that is a rate, whatever the source calls it
+_RATE = re.compile(r"(?:^|[\W_])(?:lr|rate)(?:$|[\W_])", re.I)
+_FACTOR = re.compile(r"mult|factor|scale|ratio|decay|relative", re.I)
 
 
 @detector("zero-learning-rate")
@@ -28,9 +34,9 @@ class MultipliedRates(LoopDetector):
     in its place. Groups that were given rates (2e-3 and 1e-2, of an optimizer with 1e-2) train with 2e-5 and 1e-4.
 
     Evidence: the factors of the groups, the optimizer's own rate, and what they come to at the steps.
-    Mistaken for: rates that fall from layer to layer, or a body that learns more slowly (not told: one group has a
-    tenth of the optimizer's own rate, or more, or none of the factors is like that rate), an optimizer whose own rate
-    is above 0.1 (not told: the factors bring it down).
+    Mistaken for: rates that fall from layer to layer, or a body that learns more slowly: where one group has a tenth of
+    the optimizer's own rate, or more, only a factor like that rate which the source calls a rate, or which is below
+    0.002 (not told of others); an optimizer whose own rate is above 0.1 (not told: the factors bring it down).
     Cost: none.
     """
 
@@ -50,20 +56,39 @@ class MultipliedRates(LoopDetector):
             optimizer = self.ledger.optimizers[key]
             if optimizer.steps >= _STEPS and 0 < max(factors) < _LARGEST:
                 self._judge(optimizer, factors)
+            elif optimizer.steps >= _STEPS and 0 < min(factors) <= _SMALL:
+                self._judge_one(optimizer, factors)
+
+    def _judge_one(self, optimizer: Optimizer, factors: tuple[float, ...]) -> None:
+        """One group was given a rate, and another one has the optimizer's own."""
+        least, own = min(factors), max(optimizer.rates, key=lambda each: each[1])[1] / max(factors)
+        if not 0 < own <= _LARGEST or not 1 / _LIKE <= least / own <= _LIKE:
+            return
+        given = list(_given(optimizer.made))
+        called = [each for each in given if _RATE.search(text := ast.unparse(each)) and not _FACTOR.search(text)]
+        if optimizer.made is None or (least > _SMALLEST and not called):
+            return
+        line = called[0].lineno if called else given[0].lineno if len(given) == 1 else optimizer.made.line
+        self._tell(optimizer, factors, SourceLine(optimizer.made.file, line, optimizer.made.function), own)
 
     def _judge(self, optimizer: Optimizer, factors: tuple[float, ...]) -> None:
-        low, high = max(optimizer.rates, key=lambda each: each[1])
+        high = max(optimizer.rates, key=lambda each: each[1])[1]
         own = high / max(factors)  # the highest that a schedule gave
         if not 0 < own <= _LARGEST or not any(1 / _LIKE <= each / own <= _LIKE for each in factors):
             return
-        facts, line = self.facts, self._given_at(optimizer.made)
+        self._tell(optimizer, factors, self._given_at(optimizer.made), own)
+
+    def _tell(self, optimizer: Optimizer, factors: tuple[float, ...], line: SourceLine | None, own: float) -> None:
+        facts = self.facts
+        low, high = max(optimizer.rates, key=lambda each: each[1])
         given = ", ".join(f"{each:.3g}" for each in dict.fromkeys(factors))
         come = f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
         facts.tell(
             Finding(
                 0, "zero-learning-rate", "warning", 0.85,
                 f"Paddle multiplies the learning rates of the groups of {optimizer.kind}, {given}, by its own one, "
-                f"{own:.3g}: it trains with {come} at most",
+                f"{own:.3g}: it trains with {come}"
+                + (" at most" if max(factors) < _LARGEST else ""),
                 cause=facts.cause(line or optimizer.made),
                 evidence=[
                     f"the highest rates at its {optimizer.steps} steps are {come}",
@@ -89,3 +114,12 @@ class MultipliedRates(LoopDetector):
             if lines and (several or len(lines) == 1):
                 return SourceLine(made.file, lines[0], made.function if several else "")
         return None
+
+
+def _given(made: SourceLine | None) -> Iterator[ast.expr]:
+    """The rates of groups in the function that makes the optimizer."""
+    scope = scope_at(made.file, made.line) if made is not None else None
+    for node in inside(scope) if scope is not None else ():
+        for key, value in zip(node.keys, node.values) if isinstance(node, ast.Dict) else ():
+            if isinstance(key, ast.Constant) and key.value == _GROUP:
+                yield value
