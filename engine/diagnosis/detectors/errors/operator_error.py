@@ -39,7 +39,7 @@ _TURNS = re.compile(r"\.(permute|transpose|t|swapaxes|moveaxis|T|mT|movedim)\b|\
 _FOLDS = re.compile(r"\.(?:view|reshape)\(\s*\[?-1\s*,|reshape\(\s*\w+\s*,\s*\[?-1\s*,")
 _DROPS = re.compile(r"\.squeeze\(\s*\)|\b(?:torch|paddle)\.squeeze\(\s*[\w.]+\s*\)")  # no axis is given
 _SPLITS = re.compile(r"\bsplit(?:_with_sizes)?\(")
-_RESHAPES = re.compile(r"\b(?:view|reshape|flatten|unflatten|rearrange|expand|resize)\w*\(")
+_RESHAPES = re.compile(r"\b(?:view|reshape|flatten|unflatten|rearrange|expand|resize|repeat|tile|broadcast_to)\w*\(")
 _MOST = 200  # nodes that are looked at
 _LEAF = re.compile(
     r"leaf Variable that requires grad (?:is being|has been) used in an in-place|"
@@ -244,6 +244,9 @@ class OperatorError(Detector):
             if kept is not None:
                 return kept[1], f"{kept[0]} makes that {why}"
             return (item_line(steps, line, name) or line, why) if line is not None else None
+        batched = self._batch_changed(steps, place, error, given)
+        if batched is not None:
+            return batched
         for name, value in inputs:
             line = self._made(steps, place, name, value, error)
             source = facts.text_of(line) if line is not None else ""
@@ -258,11 +261,6 @@ class OperatorError(Detector):
         made = self._dropped(inputs) or self._split(steps, line_in(error, steps[place][0]), seen)
         if made is not None:
             return made
-        batched = self._batch_changed(
-            steps, place, error, inputs or [each for each in operands if not facts.name_of(each[1])]
-        )
-        if batched is not None:
-            return batched
         other = self._state(error, steps, place, text, operands) or self._other_batch(steps, place, error, text, inputs)
         if other is not None:
             return other

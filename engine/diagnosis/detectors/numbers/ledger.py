@@ -121,6 +121,11 @@ class Ledger:
         made = self._recent.get((line.file, line.line)) if line is not None else None
         return made if made is not None and made.iteration == iteration - 1 and made.kind != "constant" else None
 
+    def mask_at(self, line: SourceLine | None) -> SourceLine | None:
+        """Who put the infinities into a mask that was last computed with at a line."""
+        made = self._recent.get((line.file, line.line)) if line is not None else None
+        return made.held if made is not None and made.kind == "constant" else None
+
     def like(self, what: str, nan: int, inf: int) -> Made | None:
         """The only tensor of that shape and dtype with so many bad elements: a copy of it is what is asked about."""
         found = (made for made in self._recent.values() if made.kind != "parameter")
@@ -307,7 +312,7 @@ class Ledger:
 
     def _explain(self, made: Made, call: OperatorCall, result: Any, operands: list[Any]) -> None:
         """Of a result that is not finite although all operands are, masks set aside: why."""
-        scalars = _scalars(call)
+        scalars = values.scalars_of(call)
         if not made.nan and (any(map(math.isinf, scalars)) or (not operands and call.name in _MAKERS)):
             # An array that is taken over whole is data; a mask has minus infinity, and a best loss is one number.
             taken = call.name in _TAKERS and made.numel > 1 and not self._only_negative(result)
@@ -416,14 +421,3 @@ def _of_masked(name: str) -> str:
 def _is_statistic(call: OperatorCall, operand: Any) -> bool:
     """A running mean or variance: where a batch that is not finite goes in, it is read after it was written."""
     return "_norm" in call.name and operand is not call.operands[0] and not operand.requires_grad
-
-
-def _scalars(call: OperatorCall) -> list[float]:
-    """Numbers among the arguments of a call, one level of containers deep."""
-    found: list[float] = []
-    for each in (*call.arguments, *call.keywords.values()):
-        for one in each if isinstance(each, (list, tuple)) and len(each) <= 64 else (each,):
-            if isinstance(one, (int, float)) and not isinstance(one, bool):
-                with suppress(OverflowError):
-                    found.append(float(one))
-    return found

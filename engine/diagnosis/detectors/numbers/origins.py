@@ -50,13 +50,18 @@ class Origins:
         masks = self._masks(call, key) if made.masked else []
         evidence += masks
         advice: list[str] = []
-        if made.masked and why:
+        if plain_name(at.name or "") == "logsumexp" and why:
+            if (put := self._ledger.mask_at(forward)) is not None:
+                cause = put
+                evidence.append(f"the infinities were put there at {put.file}:{put.line}: {Facts.text_of(put)}")
+            advice.append("mask with a large negative number (-1e4), or leave such slices out")
+        elif made.masked and why:
             safe = plain_name(at.name or "the operator")
             advice.append(
                 f"mask what goes in, not only what comes out: {safe}(where(mask, x, 1)), then where(mask, …, 0); or "
                 "multiply no mask, and select the rows first"
             )
-            evidence += advice
+        evidence += advice
         what = "overflows" if made.overflow else "makes NaN or infinity of finite gradients"
         message = f"the backward of {self._line_words(forward, name)} {what}" + (f": {why}" if why else "")
         when = f" backward {call.number}" if call.number > 1 else ""  # in those before, the numbers were others

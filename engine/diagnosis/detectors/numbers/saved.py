@@ -235,7 +235,7 @@ def _left_range(backend: Backend, made: Made, outs: Sequence[Any], read: values.
         if one is not None:
             peak = max(peak, max(map(abs, one.flat)))
     limit = values.LARGEST.get(read.dtype)
-    if limit is None or not (peak > limit**0.5 or peak * max(largest, 1.0) * 64 > limit):
+    if limit is None or math.isinf(largest) or not (peak > limit**0.5 or peak * max(largest, 1.0) * 64 > limit):
         return
     made.overflow = read.dtype
     made.why = f"the gradient is beyond the largest {values.WORDS[read.dtype]}, {values.plain(limit)}"

@@ -51,9 +51,14 @@ def made_in_backward(op: str, incoming: float | None, operands: Mapping[str, flo
         why = f"the derivative of {op}(x) is infinite at x = {plain(self)}"
     elif op == "acosh" and self == 1:
         why = "the derivative of acosh(x) is infinite at x = 1"
+    elif op == "logsumexp" and self == -math.inf:
+        why = (
+            "a slice that is -inf everywhere: all of it is masked, its logsumexp is -inf, and the derivative takes one "
+            "from the other (-inf - -inf is NaN)"
+        )
     elif op == "atan2" and self == 0 and other == 0:
         why = "the derivative of atan2 is not defined at (0, 0)"
-    if why and incoming == 0:
+    if why and incoming == 0 and op != "logsumexp":
         why += ", and 0 * inf is NaN: a mask after an operator does not keep its derivative away"
     return why
 

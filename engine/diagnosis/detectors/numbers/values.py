@@ -7,8 +7,8 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from adbg.engine.backends.base import Backend
-from adbg.engine.outside import own
+from adbg.engine.backends.base import Backend, OperatorCall
+from adbg.engine.outside import own, suppress
 from adbg.engine.types import TensorStats, ValueState
 
 MOST = 1 << 22  # elements of one tensor that are looked through in Python (0.1 s), once a finding
@@ -147,3 +147,14 @@ def counted(nan: int, inf: int, numel: int = 0) -> str:
 
 def plain(number: float) -> str:
     return f"{number:.6g}"
+
+
+def scalars_of(call: OperatorCall) -> list[float]:
+    """Numbers among the arguments of a call, one level of containers deep."""
+    found: list[float] = []
+    for each in (*call.arguments, *call.keywords.values()):
+        for one in each if isinstance(each, (list, tuple)) and len(each) <= 64 else (each,):
+            if isinstance(one, (int, float)) and not isinstance(one, bool):
+                with suppress(OverflowError):
+                    found.append(float(one))
+    return found

@@ -283,6 +283,24 @@ for _ in range(2):
 PARTS_OF_GRAPH = PARTS.replace("self.parts(day)", "self.parts(self.first(day))").replace(
     "self.slots = ", "self.first = nn.Linear(24, 24)\n        self.slots = "
 )
+# A token for each row of a full batch.
+EXPANDED = """
+class Net(Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Linear(3, 5)
+        self.first = nn.Linear(1, 5)
+        self.head = nn.Linear(5, 1)
+    def forward(self, image):
+        tokens = self.embed(image).transpose(ORDER)
+        first = self.first.weight.reshape([1, 1, 5]).expand([8, 1, 5])  # CAUSE
+        return self.head(self.joined(first, tokens).mean(1))
+    def joined(self, one, more):
+        return framework.concat([one, more], 1)
+net = Net()
+for image in [noise(6, 8, 3), noise(6, 8, 3), noise(6, 4, 3)]:
+    net(image).square().mean().backward()
+"""
 TABLES = {"table": TABLE, "tensors": TENSORS, "held": HELD}
 
 BOTH = {
@@ -292,6 +310,7 @@ BOTH = {
     "carried": CARRIED,
     "later": LATER,
     "counted": COUNTED,
+    "expanded": EXPANDED,
     "fixed": FIXED,
     "dropped": DROPPED,
     "squeezed": SQUEEZED,
@@ -309,6 +328,8 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     programs = BOTH | (TORCH if request.param == "torch" else {})
     meant = "COUNT" if request.param == "torch" else "SIZE"
     programs = {key: text.replace("MEANT", meant).replace("GIVES", "6") for key, text in programs.items()}
+    order = ("0, 1", "[1, 0, 2]")[request.param == "paddle"]
+    programs = {name: text.replace("ORDER", order) for name, text in programs.items()}
     if request.param == "torch":
         words = (
             ("framework.to_tensor", "framework.from_numpy"),
