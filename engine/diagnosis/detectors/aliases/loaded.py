@@ -25,6 +25,14 @@ LOADS = frozenset({"load_state_dict", "set_state_dict", "set_dict", "load_dict"}
 _DEEP = 8  # functions that hand it on
 
 
+class StepAt:
+    """Where the last step was called: the line of each of the program's functions that ran. Known by addresses: what
+    runs still has its own."""
+
+    def __init__(self) -> None:
+        self.lines = {(id(each), id(each.f_code)): each.f_lineno for each in running_frames()}
+
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """A variable of a function that runs: ``name`` at line ``at`` of ``frame``, which is what is loaded, or was handed
@@ -46,6 +54,26 @@ class Loaded:
         """The line that asked for the ``state_dict()`` that it is, if need be in a function of the file."""
         made = self.statement()
         return keeping(self.file, made, self.frame.f_code.co_name) if made is not None else None
+
+    def taken_before(self, step: StepAt) -> bool:
+        """Whether the last step came between the statement that gave it its value and this line. In a loop it may come
+        ahead of that statement, where that is run in some turns only."""
+        made = self.statement()
+        if made is None:
+            return True
+        at = step.lines.get((id(self.frame), id(self.frame.f_code)))
+        if at is None:
+            return False
+        return at > made[0] or made[0] > self.at or self._is_conditional(made[0])
+
+    def _is_conditional(self, line: int) -> bool:
+        """Whether a statement stands in an ``if`` in which this line does not."""
+        scope = scope_at(self.file, self.at)
+        for node in inside(scope) if scope is not None else ():
+            if isinstance(node, ast.If) and node.lineno < line <= (node.end_lineno or 0):
+                if not node.lineno <= self.at <= (node.end_lineno or 0):
+                    return True
+        return False
 
     def differences(self) -> Iterator[tuple[SourceLine, str, str]]:
         """Lines of ``after[...] - before[...]`` up to this one, and the names of both in ``frame``: in its function, or

@@ -9,7 +9,7 @@ from typing import Any
 
 from adbg.engine.backends.base import Backend
 from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, OptimizerEvent, detector
-from adbg.engine.diagnosis.detectors.aliases.loaded import LOADS, what_is_loaded
+from adbg.engine.diagnosis.detectors.aliases.loaded import LOADS, StepAt, what_is_loaded
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, writes
 from adbg.engine.diagnosis.detectors.graphs.marks import Marked, Marks
 from adbg.engine.diagnosis.detectors.graphs.silent import span_of
@@ -76,6 +76,7 @@ class Restored(Detector):
         self._changed: dict[int, _Changed] = {}  # by address
         self._moved: Marks[int] = Marks()  # weights that were given other memory, when
         self._stepped: _Changed | None = None
+        self._at: StepAt | None = None
         self._found: dict[SourceLine, _Found] = {}
         self._told = False
 
@@ -88,6 +89,7 @@ class Restored(Detector):
         if event.what == "stepped":
             self._clock += 1
             self._stepped = _Changed(self._clock, event.line, f"{type(event.optimizer).__name__}.step()")
+            self._at = StepAt()
 
     def operator(self, call: OperatorCall) -> None:
         if self._told or call.error is not None or not call.operands:
@@ -167,8 +169,10 @@ class Restored(Detector):
         self._seen = True
         loaded = what_is_loaded(event.line)
         forget_stack()
-        kept = loaded.kept() if loaded is not None else None
-        kept = kept or _kept_at(event.line)
+        if loaded is not None and loaded.statement() is not None:
+            kept = loaded.kept() if self._at is None or loaded.taken_before(self._at) else None
+        else:
+            kept = _kept_at(event.line)
         if kept is None:
             return
         self._told = True

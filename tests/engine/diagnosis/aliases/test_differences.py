@@ -81,10 +81,35 @@ BUGGY = {
         "KEPT", "return {name: weight for name, weight in net.state_dict().items()}  # CAUSE"
     ),
 }
+# The weights of all ranks are put together in the dict itself, and loaded again.
+PUT_TOGETHER = """
+def meta_step():
+    before = net.state_dict()["0.weight"].clone()
+    steps(5)
+    kept = net.state_dict()
+    with framework.no_grad():
+        for each in kept.values():
+            each.scale_(0.999) if hasattr(each, "scale_") else each.mul_(0.999)
+    load(kept)
+    return (net.state_dict()["0.weight"] - before).abs().sum()
+"""
+# The best so far is kept in one turn of the loop and put back in another.
+BEST = """
+def meta_step():
+    before = net.state_dict()["0.weight"].clone()
+    for turn in range(4):
+        steps(2)
+        if turn == 0:
+            best = net.state_dict()  # CAUSE
+        if turn == 3:
+            load(best)
+    return (net.state_dict()["0.weight"] - before).abs().sum()
+"""
 RESTORED = TRIED.replace("KEPT", "net.state_dict()  # CAUSE")
 HEALTHY = {
     "deep copies": REPTILE.replace("KEPT", "copy.deepcopy(net.state_dict())"),
     "clones by a function": IN_FUNCTIONS.replace("KEPT", "return copy.deepcopy(net.state_dict())"),
+    "put together": PUT_TOGETHER,
     "taken back": TRIED.replace("KEPT", "copy.deepcopy(net.state_dict())"),
     "clones": AVERAGED.replace("KEPT", "{name: weight.clone() for name, weight in net.state_dict().items()}"),
 }
@@ -94,7 +119,7 @@ HEALTHY = {
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     start = small_net(request.param)
     texts = {
-        name: start + ROUND.replace("STEP", text) for name, text in (BUGGY | HEALTHY | {"restored": RESTORED}).items()
+        name: start + ROUND.replace("STEP", text) for name, text in (BUGGY | HEALTHY | {"restored": RESTORED, "best": BEST}).items()
     }
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
 
@@ -112,9 +137,10 @@ def test_the_weights_less_themselves(runs: dict[str, Run], name: str) -> None:
 
 
 @each
-def test_what_a_function_was_handed_is_restored_from_itself(runs: dict[str, Run]) -> None:
-    assert "moved 0.0" not in runs["restored"].plain
-    assert "from its own memory" in runs["restored"].check_first("silent-overwrite")["message"]
+@pytest.mark.parametrize("name", ["restored", "best"])
+def test_what_was_kept_is_restored_from_itself(runs: dict[str, Run], name: str) -> None:
+    assert "moved 0.0" not in runs[name].plain
+    assert "from its own memory" in runs[name].check_first("silent-overwrite")["message"]
 
 
 @each
