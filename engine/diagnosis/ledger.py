@@ -183,6 +183,8 @@ class Ledger:
             known.training = call.training
 
     def optimizer(self, event: OptimizerEvent) -> None:
+        if event.what == "listed":  # no moment of training
+            return
         key = id(event.optimizer) if event.optimizer is not None else 0
         scheduler = id(event.scheduler) if event.scheduler is not None else 0
         self.moments.append(Moment(event.what, event.line, self.facts.iteration, key, scheduler))

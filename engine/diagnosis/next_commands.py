@@ -11,6 +11,7 @@ from typing import Any
 from adbg.engine.backends.base import Backend, FunctionCall, OperatorCall
 from adbg.engine.names import file_matches
 from adbg.engine.outside import suppress
+from adbg.engine.own_files import is_programs
 from adbg.engine.types import SourceLine
 
 _AT_STOP = ("why alive", "info graph")
@@ -85,15 +86,15 @@ def _shortest(file: str) -> str:
     others: set[str] = set()
     for module in list(sys.modules.values()):
         with suppress(Exception):  # what a program puts there need not be a module
-            each = module.__dict__.get("__file__")
-            if isinstance(each, str) and each != file and os.path.basename(each) == name:
+            each = os.path.abspath(module.__dict__.get("__file__") or "")
+            if os.path.basename(each) == name and each != file and is_programs(each):
                 others.add(each)
     parts = file.split("/")
     for count in range(1, len(parts)):
         end = "/".join(parts[-count:])
         if not any(file_matches(end, each) for each in others):
-            return end
-    return file
+            return end if " " not in end else name
+    return file if " " not in file else name
 
 
 def as_typed(commands: Sequence[str]) -> list[str]:

@@ -231,17 +231,16 @@ EPS = ("eps", "epsilon")
 PARAMETERS = ("params", "parameters", "parameter_list")
 
 
-def argument_line(line: SourceLine | None, names: Sequence[str]) -> SourceLine | None:
-    """Of a call that begins on a line and is written over several, the line of its argument of one of these names (of
-    torch's parameters, which come first, also without one); else ``line``."""
+def argument_line(line: SourceLine | None, kind: str, names: Sequence[str], first: bool = False) -> SourceLine | None:
+    """Of a call of class ``kind`` that begins on a line and is written over several, the line of its argument of one of
+    these names; else ``line``. ``first``: it is the first one where it is not named."""
     for call in nodes_of(line.file) if line is not None else ():
-        if line is None or not isinstance(call, ast.Call) or call.lineno != line.line or call.end_lineno == line.line:
+        if line is None or not isinstance(call, ast.Call) or call.lineno != line.line or called_name(call) != kind:
             continue
         given = next((each.value for each in call.keywords if each.arg in names), None)
-        if given is None and names is PARAMETERS and call.args and called_name(call)[:1].isupper():
-            given = call.args[0] if not any(each.arg in PARAMETERS for each in call.keywords) else None
-        if given is not None:
-            return SourceLine(line.file, given.lineno, line.function)
+        if given is None and first and call.args:
+            given = call.args[0]
+        return SourceLine(line.file, given.lineno, line.function) if given is not None else line
     return line
 
 

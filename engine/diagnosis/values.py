@@ -139,11 +139,12 @@ def given_for(steps: list[Step], place: int, name: str) -> tuple[int, ast.expr] 
 
 
 def argument_for(call: ast.Call, parameters: Sequence[str], name: str) -> ast.expr | None:
-    """What a call hands in for one of the parameters."""
+    """What a call hands in for one of the parameters; None where ``*arguments`` come before it."""
     given = next((each.value for each in call.keywords if each.arg == name), None)
     if given is None:
-        number = list(parameters).index(name) - (parameters[0] == "self")
-        given = call.args[number] if 0 <= number < len(call.args) else None
+        number = list(parameters).index(name) - (parameters[0] in ("self", "cls"))
+        starred = any(isinstance(each, ast.Starred) for each in call.args[: number + 1])
+        given = call.args[number] if 0 <= number < len(call.args) and not starred else None
     return given
 
 

@@ -65,11 +65,10 @@ class Process:
         return f"process {self.number} ({rank}pid {self.info.pid}{there})"
 
     def arrival(self) -> str:
-        """What is said as it joins; "" of the first process, and of those past the eighth."""
-        if not 1 < self.number <= _ANNOUNCED:
-            return ""
-        more = "; further ones are not announced: `info processes` lists them" if self.number == _ANNOUNCED else ""
-        return f"{self.title} has joined{more}"
+        """What is said as it joins; "" of the first process, and of those past the ninth."""
+        if self.number == _ANNOUNCED + 1:
+            return f"{self.title} has joined; further ones are not announced: `info processes` lists them"
+        return f"{self.title} has joined" if 1 < self.number <= _ANNOUNCED else ""
 
     def resident(self) -> int:
         """Bytes of its memory; 0 where it cannot be told."""

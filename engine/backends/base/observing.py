@@ -55,7 +55,7 @@ class OptimizerEvent:
     tensors: it was given an iterator), "scheduler" (a learning-rate scheduler was made), "scheduled" (one stepped),
     "loaded" (a module's weights were written from a state dict; ``missing``: names of the module's that were not in it,
     ``unexpected``: names in it that the module has not; ``given``: what it has for each of ``tensors``, where it is a
-    dict)."""
+    dict), "listed" (a module was asked for its state dict)."""
 
     what: str
     optimizer: Any  # None where none is known

@@ -57,6 +57,7 @@ class StepsTap(Tap):
         put(Layer, "clear_gradients", self._first, self._layer_cleared)
         for name in ("set_state_dict", "set_dict", "load_dict"):
             put(Layer, name, self._load_begins, self._loaded)
+        put(Layer, "state_dict", self._listing, self._listed)
         for name in ("clip_grad_norm_", "clip_grad_value_"):
             put(paddle.nn.utils, name, self._clip_begins, self._clipped)
         put(ClipGradBase, "__call__", self._own_clip_begins, self._own_clipped)
@@ -118,6 +119,13 @@ class StepsTap(Tap):
 
     def _layer_cleared(self, told: Any, result: Any, error: BaseException | None) -> None:
         self._tell("zeroed", None, told[1], tuple(told[0].parameters()))
+
+    def _listing(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
+        return self._frames.live_line(frame)
+
+    def _listed(self, line: Any, result: Any, error: BaseException | None) -> None:
+        if error is None and line is not None:
+            self._tell("listed", None, line, ())
 
     def _load_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
         return args[0], self._frames.live_line(frame), given_values(args[0], args, kwargs)

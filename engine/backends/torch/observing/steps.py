@@ -56,6 +56,7 @@ class StepsTap(Tap):
         put(Optimizer, "zero_grad", self._first, self._zeroed)
         put(torch.nn.Module, "zero_grad", self._first, self._module_zeroed)
         put(torch.nn.Module, "load_state_dict", self._load_begins, self._loaded)
+        put(torch.nn.Module, "state_dict", self._listing, self._listed)
         clip: Any = torch.nn.utils.clip_grad
         inner = hasattr(clip, "_clip_grads_with_norm_")  # also where the script imported clip_grad_norm_ before
         put(clip, "_clip_grads_with_norm_" if inner else "clip_grad_norm_", self._clip_begins, self._clipped)
@@ -105,6 +106,14 @@ class StepsTap(Tap):
 
     def _module_zeroed(self, told: Any, result: Any, error: BaseException | None) -> None:
         self._tell("zeroed", None, told[1], tuple(told[0].parameters()))
+
+    def _listing(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
+        """None within another one: a module asks those that it holds, by keyword."""
+        return self._frames.live_line(frame) if "prefix" not in kwargs else None
+
+    def _listed(self, line: Any, result: Any, error: BaseException | None) -> None:
+        if error is None and line is not None:
+            self._tell("listed", None, line, ())
 
     def _load_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
         return args[0], self._frames.live_line(frame), given_values(args[0], args, kwargs)

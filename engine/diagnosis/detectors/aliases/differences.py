@@ -110,4 +110,5 @@ def _kept(loaded: Loaded, earlier: str) -> SourceLine | None:
     if made is None:
         return None
     function = loaded.frame.f_code.co_name
-    return keeping(loaded.file, made, function) or SourceLine(loaded.file, made[0], function)
+    kept = keeping(loaded.file, made[1], function)
+    return kept.line if kept is not None else SourceLine(loaded.file, made[0], function)

@@ -6,6 +6,7 @@ import ast
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from adbg.engine.diagnosis.detectors.earlier.holding import is_of, running_frames
 from adbg.engine.diagnosis.source import (
@@ -25,12 +26,11 @@ LOADS = frozenset({"load_state_dict", "set_state_dict", "set_dict", "load_dict"}
 _DEEP = 8  # functions that hand it on
 
 
-class StepAt:
-    """Where the last step was called: the line of each of the program's functions that ran. Known by addresses: what
-    runs still has its own."""
+class Kept(NamedTuple):
+    """A line that asked for a ``state_dict()`` which a variable holds, and the last line of that statement."""
 
-    def __init__(self) -> None:
-        self.lines = {(id(each), id(each.f_code)): each.f_lineno for each in running_frames()}
+    line: SourceLine
+    last: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,37 +50,25 @@ class Loaded:
         """That gave it its value, and its line."""
         return assigned_before(self.file, self.at, self.name)
 
-    def kept(self) -> SourceLine | None:
-        """The line that asked for the ``state_dict()`` that it is, if need be in a function of the file."""
-        made = self.statement()
-        return keeping(self.file, made, self.frame.f_code.co_name) if made is not None else None
+    def kept(self) -> list[Kept]:
+        """What may have given it a ``state_dict()``, in its function or in one that is called for it."""
+        function = self.frame.f_code.co_name
+        found = (keeping(self.file, each, function) for each in self._statements())
+        return [each for each in found if each is not None]
 
-    def taken_before(self, step: StepAt) -> bool:
-        """Whether the last step came between the statement that gave it its value and this line. In a loop it may come
-        ahead of that statement, where that is run in some turns only."""
-        made = self.statement()
-        if made is None:
-            return True
-        at = step.lines.get((id(self.frame), id(self.frame.f_code)))
-        if at is None:
-            return False
-        return at > made[0] or made[0] > self.at or self._is_conditional(made[0])
-
-    def _is_conditional(self, line: int) -> bool:
-        """Whether a statement stands in an ``if`` in which this line does not."""
+    def _statements(self) -> Iterator[ast.Assign]:
         scope = scope_at(self.file, self.at)
         for node in inside(scope) if scope is not None else ():
-            if isinstance(node, ast.If) and node.lineno < line <= (node.end_lineno or 0):
-                if not node.lineno <= self.at <= (node.end_lineno or 0):
-                    return True
-        return False
+            if isinstance(node, ast.Assign) and any(ast.unparse(each) == self.name for each in _each(node.targets)):
+                yield node
 
     def differences(self) -> Iterator[tuple[SourceLine, str, str]]:
         """Lines of ``after[...] - before[...]`` up to this one, and the names of both in ``frame``: in its function, or
-        in the one that computes the variable."""
+        in the one that computes the variable. Not where a name was given another value since."""
         scope = scope_at(self.file, self.at)
         for line, later, earlier in _subtracted(scope, self.at):
-            yield SourceLine(self.file, line, self.frame.f_code.co_name), later, earlier
+            if self._is_still(later, line) and self._is_still(earlier, line):
+                yield SourceLine(self.file, line, self.frame.f_code.co_name), later, earlier
         made = self.statement()
         call = getattr(made[1], "value", None) if made is not None else None
         function = function_called(self.file, call) if isinstance(call, ast.Call) else None
@@ -89,8 +77,14 @@ class Loaded:
         parameters = parameters_of(function)
         for line, later, earlier in _subtracted(function, function.end_lineno or 0):
             given = [argument_for(call, parameters, each) if each in parameters else None for each in (later, earlier)]
-            if given[0] is not None and given[1] is not None:
-                yield SourceLine(self.file, line, function.name), ast.unparse(given[0]), ast.unparse(given[1])
+            names = [ast.unparse(each) for each in given if each is not None]
+            if len(names) == 2 and all(self._is_still(each, call.lineno) for each in names):
+                yield SourceLine(self.file, line, function.name), names[0], names[1]
+
+    def _is_still(self, name: str, line: int) -> bool:
+        """A variable has the value that it had at an earlier line."""
+        here, there = (assigned_before(self.file, each, name) for each in (self.at, line))
+        return (here and here[0]) == (there and there[0])
 
 
 def what_is_loaded(line: SourceLine) -> Loaded | None:
@@ -113,23 +107,28 @@ def what_is_loaded(line: SourceLine) -> Loaded | None:
     return None
 
 
-def keeping(file: str, made: tuple[int, ast.AST], function: str) -> SourceLine | None:
+def keeping(file: str, made: ast.AST, function: str) -> Kept | None:
     """Of the statement that gave a variable its value: its line, or that of the return of the function of the file
     which it calls; None where neither asks for a ``state_dict()``."""
-    value = getattr(made[1], "value", None)
+    value = getattr(made, "value", None)
     if value is None:
         return None
     if "state_dict(" in ast.unparse(value):
-        return SourceLine(file, made[0], function)
+        return Kept(SourceLine(file, value.lineno, function), value.end_lineno or value.lineno)
     called = function_called(file, value) if isinstance(value, ast.Call) else None
     returned = returns_of(called) if called is not None else []
-    if called is None or len(returned) != 1 or returned[0].value is None:
+    if called is None or len(returned) != 1:
         return None
     result = returned[0].value
     if isinstance(result, ast.Name):
         inner = assigned_before(file, returned[0].lineno, result.id)
-        return keeping(file, inner, called.name) if inner is not None else None
-    return SourceLine(file, returned[0].lineno, called.name) if "state_dict(" in ast.unparse(result) else None
+        return keeping(file, inner[1], called.name) if inner is not None else None
+    return keeping(file, returned[0], called.name) if "state_dict(" in ast.unparse(returned[0]) else None
+
+
+def _each(targets: list[ast.expr]) -> Iterator[ast.expr]:
+    for target in targets:
+        yield from target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
 
 
 def _given(line: SourceLine) -> str | None:

@@ -9,19 +9,20 @@ from typing import Any
 
 from adbg.engine.backends.base import Backend
 from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, OptimizerEvent, detector
-from adbg.engine.diagnosis.detectors.aliases.loaded import LOADS, StepAt, what_is_loaded
+from adbg.engine.diagnosis.detectors.aliases.loaded import LOADS, Kept, keeping, what_is_loaded
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, writes
 from adbg.engine.diagnosis.detectors.graphs.marks import Marked, Marks
 from adbg.engine.diagnosis.detectors.graphs.silent import span_of
 from adbg.engine.diagnosis.detectors.training.bits import hash_of
 from adbg.engine.diagnosis.facts import Facts
-from adbg.engine.diagnosis.source import called_name, scope_at, tree_of
+from adbg.engine.diagnosis.source import called_name, nodes_of, scope_at
 from adbg.engine.frames import forget_stack
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
 
 _SHARES = frozenset({"detach", "data"})
 _RESTORES = frozenset({"copy_", "set_value", "set_data"})
+_LINES = 256
 _MOST = 32  # weights whose values are compared, in one iteration
 
 
@@ -76,7 +77,8 @@ class Restored(Detector):
         self._changed: dict[int, _Changed] = {}  # by address
         self._moved: Marks[int] = Marks()  # weights that were given other memory, when
         self._stepped: _Changed | None = None
-        self._at: StepAt | None = None
+        self._steps = 0
+        self._listed: dict[tuple[str, int], int] = {}  # where a state dict was asked for last, after how many steps
         self._found: dict[SourceLine, _Found] = {}
         self._told = False
 
@@ -86,10 +88,12 @@ class Restored(Detector):
     def optimizer(self, event: OptimizerEvent) -> None:
         if event.what == "loaded":
             self._load(event)
+        elif event.what == "listed" and event.line is not None and len(self._listed) < _LINES:
+            self._listed[event.line.file, event.line.line] = self._steps
         if event.what == "stepped":
             self._clock += 1
             self._stepped = _Changed(self._clock, event.line, f"{type(event.optimizer).__name__}.step()")
-            self._at = StepAt()
+            self._steps += 1
 
     def operator(self, call: OperatorCall) -> None:
         if self._told or call.error is not None or not call.operands:
@@ -169,10 +173,8 @@ class Restored(Detector):
         self._seen = True
         loaded = what_is_loaded(event.line)
         forget_stack()
-        if loaded is not None and loaded.statement() is not None:
-            kept = loaded.kept() if self._at is None or loaded.taken_before(self._at) else None
-        else:
-            kept = _kept_at(event.line)
+        kept = self._before_a_step(loaded.kept() if loaded is not None else [])
+        kept = kept or self._before_a_step(_kept_at(event.line) if loaded is None or not loaded.kept() else [])
         if kept is None:
             return
         self._told = True
@@ -193,6 +195,15 @@ class Restored(Detector):
                 next=[f"b {place(kept)}", f"b {place(event.line)}"],
             )
         )  # fmt: skip
+
+    def _before_a_step(self, kept: list[Kept]) -> SourceLine | None:
+        """Of lines that may have asked for what is loaded the one that did last, if a step came since."""
+        asked = [
+            (when, each.line) for each in kept for at in range(each.line.line, each.last + 1)
+            if (when := self._listed.get((each.line.file, at))) is not None
+        ]  # fmt: skip
+        when, line = max(asked, key=lambda each: each[0], default=(self._steps, None))
+        return line if when < self._steps else None
 
     def _keep(self, alias: Marked[_Alias], weight: Any, call: OperatorCall, changed: _Changed, now: int | None) -> None:
         if alias.line is not None:
@@ -233,23 +244,23 @@ def _where(backend: Backend, value: Any) -> frozenset[int]:
     return frozenset(at for at, _ in backend.storages(value))
 
 
-def _kept_at(load: SourceLine) -> SourceLine | None:
-    """The line that gave the variable that a line loads a ``state_dict()``; None where none is seen to, or that line
-    asks for it itself."""
-    tree = tree_of(load.file)
-    nodes = list(ast.walk(tree)) if tree is not None else []
-    kept = [each for each in nodes if isinstance(each, ast.Assign) and "state_dict(" in ast.unparse(each.value)]
+def _kept_at(load: SourceLine) -> list[Kept]:
+    """The lines of the file that give the attribute, or the variable of another function, that a line loads a
+    ``state_dict()``."""
+    found: list[Kept] = []
+    nodes = nodes_of(load.file)
     for call in nodes:
         here = isinstance(call, ast.Call) and call.lineno <= load.line <= (call.end_lineno or 0)
         if not here or not isinstance(call, ast.Call) or called_name(call) not in LOADS:
             continue
         given = [*call.args, *(each.value for each in call.keywords)][:1]
         name = _last_name(given[0]) if given and isinstance(given[0], (ast.Name, ast.Attribute)) else ""
-        for each in kept:
-            if name and any(_last_name(target) == name for target in each.targets):
+        for each in nodes if name else ():
+            if isinstance(each, ast.Assign) and any(_last_name(target) == name for target in each.targets):
                 function = getattr(scope_at(load.file, each.lineno), "name", "<module>")
-                return SourceLine(load.file, each.lineno, function)
-    return None
+                kept = keeping(load.file, each, function)
+                found += [kept] if kept is not None else []
+    return found
 
 
 def _last_name(expression: ast.expr) -> str:

@@ -179,10 +179,18 @@ def _loop_at(file: str, line: int) -> ast.For | ast.While | None:
     return best
 
 
-@functools.lru_cache(4096)
-def _expression(code: types.CodeType, instruction: int, file: str) -> ast.expr | None:  # noqa: ARG001
-    """``file`` is for the cache alone: equal code may be of several."""
-    return expression_at(code, instruction)
+_MOST_EXPRESSIONS = 4096
+_EXPRESSIONS: dict[tuple[int, int], tuple[types.CodeType, ast.expr | None]] = {}
+
+
+def _expression(code: types.CodeType, instruction: int) -> ast.expr | None:
+    """Known by the address of the code, which is held: equal code may be of several files."""
+    known = _EXPRESSIONS.get((id(code), instruction))
+    if known is None:
+        if len(_EXPRESSIONS) >= _MOST_EXPRESSIONS:
+            _EXPRESSIONS.clear()
+        known = _EXPRESSIONS[id(code), instruction] = code, expression_at(code, instruction)
+    return known[1]
 
 
 def _says_so(statement: ast.stmt) -> bool:
@@ -208,7 +216,7 @@ def _holds(values: Any, operand: Any) -> bool:
 
 def _stale_name(frame: types.FrameType, before: Before, operand: Any, bends: bool) -> str:
     """What the expression that runs calls the tensor, where it is a name, or a list, of before; else ""."""
-    expression = _expression(frame.f_code, frame.f_lasti, frame.f_code.co_filename)
+    expression = _expression(frame.f_code, frame.f_lasti)
     if expression is None:
         return ""
     bound, _ = _names(frame, operand)

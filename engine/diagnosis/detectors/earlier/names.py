@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 _CARRIED = re.compile(
-    r"\b(?:langevin|sgld|particle|walk|chain|brown|simul|replay|buffer|negative|state|agent|env)", re.I
+    r"\b(?:langevin|sgld|particle|walk|chain|brown|simul|path|process|series|traject|pool|replay|buffer|negative|state|agent|env)",
+    re.I,
 )
 _RANDOM = re.compile(r"rand|noise|normal|bernoulli|jitter|uniform|dropout|augment", re.I)
 #: What is called so is there to be changed.

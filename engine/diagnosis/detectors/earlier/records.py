@@ -53,12 +53,15 @@ class Record:
         self.path, self.item = group.path, ""
         self.written = _written(group, backend)
         self._files = files_of(group.root, group.way)[0]
+        self._made: SourceLine | None = None  # by which line, the last of them
         pieces = _PIECE.findall(group.path)
         if len(pieces) < 2 or not group.path.endswith(pieces[-1]):
             return
         with_graph = (each for each in reversed(group.members.values()) if _has_graph(backend, each))
         found = {item for value in islice(with_graph, _FEW) for item in _items(reach, group, value)}
         if len(found) == 1:
+            last = next((each for each in reversed(group.members.values()) if _has_graph(backend, each)), None)
+            self._made = made_by_node(backend, last)[0] if last is not None else None
             self.item = found.pop()
             self.path = group.path.removesuffix(pieces[-1]) + self.item
 
@@ -86,12 +89,14 @@ class Record:
 
     def keyed_at(self, filled: SourceLine) -> Handed | None:
         """The only line of the program that gives a record the key whose value has the graph, where the function at
-        ``filled`` is given the record: ``{"loss": loss.item(), "cycle": cycle_error(x)}``."""
+        ``filled`` is given the record: ``{"loss": loss.item(), "cycle": cycle_error(x)}``. Only where what is put there
+        is what made the tensor."""
         scope = scope_at(filled.file, filled.line)
         if not self.item.startswith("['") or not isinstance(scope, _Function):
             return None
         files = dict.fromkeys([filled.file, *self._files])
-        found = [(file, each) for file in files for each in _values_of(file, self.item[2:-2])]
+        every = [(file, each) for file in files for each in _values_of(file, self.item[2:-2])]
+        found = [(file, each) for file, each in every if self._made and _makes(file, each, self._made)]
         if len(found) != 1 or scope_at(found[0][0], found[0][1].lineno) is scope:
             return None
         file, value = found[0]
@@ -123,6 +128,21 @@ def _values_of(file: str, key: str) -> Iterator[ast.expr]:
             named = isinstance(name, ast.Constant) and name.value == key
             if named and not isinstance(value, ast.Constant) and not is_cut(value):
                 yield value
+
+
+def _makes(file: str, value: ast.expr, made: SourceLine, depth: int = _DEEP) -> bool:
+    """Whether an expression made what the operator on a line gave: it stands there, in the function that it calls, or
+    in a statement that gave the variable its value."""
+    if os.path.abspath(file) == made.file and value.lineno <= made.line <= (value.end_lineno or value.lineno):
+        return True
+    calls = [called_name(each) for each in ast.walk(value) if isinstance(each, ast.Call)]
+    if made.function in calls or (calls and made.function in ("forward", "__call__")):
+        return True
+    if not isinstance(value, ast.Name) or not depth:
+        return False
+    statement = assigned_before(file, value.lineno, value.id)
+    inner = getattr(statement[1], "value", None) if statement is not None else None
+    return isinstance(inner, ast.expr) and _makes(file, inner, made, depth - 1)
 
 
 def _written(group: Group, backend: Backend) -> SourceLine | None:

@@ -60,6 +60,7 @@ class Write:
     by: str = ""
     passed: bool = False  # what is written into is given back, or handed on
     sure: bool = True  # it is a data set that gives its elements, or what is only to look at them
+    mixes: bool = False  # by numbers that are drawn for it: a process may well go on so
 
 
 def writes_of(owner: Any) -> Iterator[Write]:
@@ -296,15 +297,15 @@ class _Body:
                 kind = f"{type(owner).__name__}." if owner is not None else ""
                 others = {*parameters} - {name}
                 for write in inner._found(inner._nodes()):
-                    adds, sure = self._gives(call), write.sure
+                    adds, mixes = self._gives(call), write.mixes
                     if not write.inner:
-                        sure = inner._adds(write, others)
                         noise = {each for each, given in zip(parameters, call.args) if self._is_random(given)}
-                        adds &= sure or inner._adds(write, others - noise)
+                        mixes = not inner._adds(write, others)
+                        adds &= not mixes or inner._adds(write, others - noise)
                     by = f"{write.by} {kind}{inner._name}" if adds and (write.by or not write.inner) else ""
                     yield Write(
                         kept[at], _base(call.args[at]), write.line, SourceLine(self._file, call.lineno, self._name),
-                        write.inner or write.name, by, sure=sure,
+                        write.inner or write.name, by, sure=write.sure, mixes=mixes,
                     )  # fmt: skip
 
     def _is_random(self, given: ast.expr) -> bool:

@@ -23,8 +23,9 @@ from adbg.engine.diagnosis.values import Step, attribute, codes_of, value_of
 from adbg.engine.own_files import is_library
 from adbg.engine.types import SourceLine
 
+#: What chooses a type; ``tensor(x)`` and ``array(x)`` keep that of an array.
 _CHOOSES = re.compile(
-    r"dtype|astype|\b(?:zeros|ones|full|array|asarray|to_tensor|tensor|Tensor)\(|\.\w*(?:float|int|long)"
+    r"dtype|astype|\.(?:double|float|half|bfloat16|long|int)\(\)|\b(?:zeros|ones|full|empty)\(|LongTensor|FloatTensor"
 )
 
 

@@ -63,3 +63,15 @@ def _named(file: str) -> list[SourceLine]:
         if (isinstance(node, ast.Name) and node.id == _MODE) or (isinstance(node, ast.Attribute) and node.attr == _MODE)
     }
     return [SourceLine(file, line, "<module>") for line in sorted(lines)]
+
+
+def refused(operands: list[tuple[str, Any]]) -> tuple[str, Any]:
+    """(name, tensor) of the one that autograd does not take."""
+    return next((each for each in operands if is_inference(each[1])), operands[0])
+
+
+def told_of(name: str, made: SourceLine | None, file: str) -> tuple[SourceLine, str] | None:
+    """The line that switched the mode on, and what is said of it; ``made``: the line that made the tensor."""
+    line = mode_of(made, file)
+    why = f"{name} was made under inference_mode, and autograd takes no such tensor (a clone() of it, or no_grad)"
+    return (line, why) if line is not None else None

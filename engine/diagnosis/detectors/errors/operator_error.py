@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Collection
 from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, detector
@@ -12,7 +13,7 @@ from adbg.engine.diagnosis.detectors.errors.called import called, distinct, oper
 from adbg.engine.diagnosis.detectors.errors.counts import count_of
 from adbg.engine.diagnosis.detectors.errors.datasets import item_line
 from adbg.engine.diagnosis.detectors.errors.foreign import kept_in
-from adbg.engine.diagnosis.detectors.errors.inference import is_inference, is_refused, mode_of
+from adbg.engine.diagnosis.detectors.errors.inference import is_refused, refused, told_of
 from adbg.engine.diagnosis.detectors.errors.kinds import of_types, other_kind
 from adbg.engine.diagnosis.detectors.errors.layers import made_in, path_to, self_of, weights_of
 from adbg.engine.diagnosis.detectors.errors.states import state_of
@@ -39,7 +40,8 @@ _TURNS = re.compile(r"\.(permute|transpose|t|swapaxes|moveaxis|T|mT|movedim)\b|\
 _FOLDS = re.compile(r"\.(?:view|reshape)\(\s*\[?-1\s*,|reshape\(\s*\w+\s*,\s*\[?-1\s*,")
 _DROPS = re.compile(r"\.squeeze\(\s*\)|\b(?:torch|paddle)\.squeeze\(\s*[\w.]+\s*\)")  # no axis is given
 _SPLITS = re.compile(r"\bsplit(?:_with_sizes)?\(")
-_RESHAPES = re.compile(r"\b(?:view|reshape|flatten|unflatten|rearrange|expand|resize|repeat|tile|broadcast_to)\w*\(")
+_RESHAPES = re.compile(r"\b(?:view|reshape|flatten|unflatten|rearrange|expand|resize)\w*\(")
+_REPEATS = re.compile(r"\b(?:repeat|tile|broadcast_to)\w*\(")
 _MOST = 200  # nodes that are looked at
 _LEAF = re.compile(
     r"leaf Variable that requires grad (?:is being|has been) used in an in-place|"
@@ -227,7 +229,8 @@ class OperatorError(Detector):
                     )
             return None
         if is_refused(text):
-            return self._inference(error, steps, place, distinct([*operands, *seen]))
+            name, value = refused(distinct([*operands, *seen]))
+            return told_of(name, self._made(steps, place, name, value, error), steps[place][0].f_code.co_filename)
         if "device" in text.lower():
             wide = [pair for step in steps[place + 1 :] for pair in self._operands(step)]
             operands = distinct([*wide, *operands, *seen])
@@ -244,7 +247,8 @@ class OperatorError(Detector):
             if kept is not None:
                 return kept[1], f"{kept[0]} makes that {why}"
             return (item_line(steps, line, name) or line, why) if line is not None else None
-        batched = self._batch_changed(steps, place, error, given)
+        said = {int(each) for each in re.findall(r"\b\d+\b", text)}
+        batched = self._batch_changed(steps, place, error, given, said)
         if batched is not None:
             return batched
         for name, value in inputs:
@@ -261,6 +265,9 @@ class OperatorError(Detector):
         made = self._dropped(inputs) or self._split(steps, line_in(error, steps[place][0]), seen)
         if made is not None:
             return made
+        batched = self._batch_changed(steps, place, error, given)
+        if batched is not None:
+            return batched
         other = self._state(error, steps, place, text, operands) or self._other_batch(steps, place, error, text, inputs)
         if other is not None:
             return other
@@ -276,14 +283,6 @@ class OperatorError(Detector):
         if line is not None and not line.file.startswith("<"):
             return line
         return made_at(steps, place, name, error) if " " not in name else None
-
-    def _inference(
-        self, error: Exception, steps: list[Step], place: int, operands: list[tuple[str, Any]]
-    ) -> tuple[SourceLine, str] | None:  # fmt: skip
-        name, value = next((each for each in operands if is_inference(each[1])), operands[0])
-        line = mode_of(self._made(steps, place, name, value, error), steps[place][0].f_code.co_filename)
-        why = f"{name} was made under inference_mode, and autograd takes no such tensor (a clone() of it, or no_grad)"
-        return (line, why) if line is not None else None
 
     def _dropped(self, operands: list[tuple[str, Any]]) -> tuple[SourceLine, str] | None:
         """The line that dropped an axis too many of an operand: ``squeeze()`` at a batch of one, which another operand
@@ -334,10 +333,12 @@ class OperatorError(Detector):
         return [each for each in dict.fromkeys(lines) if each is not None and what.search(self.facts.text_of(each))]
 
     def _batch_changed(
-        self, steps: list[Step], place: int, error: Exception, operands: list[tuple[str, Any]]
-    ) -> tuple[SourceLine, str] | None:
+        self, steps: list[Step], place: int, error: Exception, operands: list[tuple[str, Any]],
+        said: Collection[int] | None = None,
+    ) -> tuple[SourceLine, str] | None:  # fmt: skip
         """The line that gave an operand another number of rows than the batch has, which the data in the user's
-        functions agrees on: ``view(batch_size, -1)`` at the last batch, which is smaller."""
+        functions agrees on: ``view(batch_size, -1)`` at the last batch, which is smaller. ``said``: both numbers are
+        among these, of the exception; a repetition is looked for only then."""
         backend = self.facts.backend
         tensors = [
             value for frame, _ in steps[: place + 1] if is_users(frame) for _, value in tensor_locals(backend, frame)
@@ -349,8 +350,11 @@ class OperatorError(Detector):
             return None
         for name, value in operands:
             shape = backend.meta(value).shape
+            if said is not None and not (shape and {shape[0], *rows} <= {*said}):
+                continue
             line = self._made(steps, place, name, value, error) if shape and shape[0] not in rows else None
-            if line is not None and _RESHAPES.search(self.facts.text_of(line)):
+            made = self.facts.text_of(line) if line is not None else ""
+            if line is not None and (_RESHAPES.search(made) or (said is not None and _REPEATS.search(made))):
                 return line, f"{name} becomes {self._meta(value)} at line {line.line}, of a batch of {rows.pop()}"
         return None
 

@@ -14,6 +14,7 @@ from adbg.engine.diagnosis.source import nodes_of
 from adbg.engine.types import SourceLine
 
 _OFF = re.compile(r"no_grad|inference_mode|set_grad_enabled\(\s*False|enable_grad\(\s*False")
+_FEW = 4  # lines of a call that may be all of them: six are kept at most
 _AGAIN = re.compile(r"\b(?:recompute|checkpoint|checkpoint_sequential)\(")
 _STOPPED = re.compile(r"stop_gradient\s*=\s*True|requires_grad\s*=\s*False|detach_\(")
 
@@ -36,21 +37,27 @@ def cause_of(cut: Cut, cuts: Iterable[Cut] = (), trained: int = 0) -> SourceLine
 
 
 def _strayed(at: SourceLine, off: SourceLine, cut: Cut, cuts: Iterable[Cut], trained: int) -> SourceLine | None:
-    """The statement at ``at`` of the block that begins at ``off``, where it has nothing to do with the others."""
+    """The statement at ``at`` of the block that begins at ``off``, where it has nothing to do with the others. Only of
+    operators that it calls itself: what a class of the program's calls has one line for all modules of that class."""
     block = next((each for each in nodes_of(off.file) if isinstance(each, ast.With) and each.lineno == off.line), None)
     mine = _holding(block.body, at) if block is not None else None
-    if block is None or mine is None or not trained:
+    if block is None or mine is None or not trained or line_of(cut.lines) != at:
         return None
-    for other in block.body:
-        if other is not mine and (
-            _names(other, ast.Store) & _names(mine, ast.Load) or _names(mine, ast.Store) & _names(other, ast.Load)
+    others = [each for each in block.body if each is not mine]
+    if not any(isinstance(each, ast.Call) for other in others for each in ast.walk(other)):
+        return None
+    for other in others:
+        given = _names(other, ast.Store) & _names(mine, ast.Load) or _names(mine, ast.Store) & _names(other, ast.Load)
+        if given:
+            return None
+    for more in cuts:
+        if more is cut or more.why != UNRECORDED or not more.lost & trained:
+            continue
+        here = [each for each in more.lines if (each.file, each.function) == (at.file, at.function)]
+        if any(_holding(block.body, each) not in (None, mine) for each in here) or (
+            not here and len(more.lines) > _FEW
         ):
-            return None  # fmt: skip
-    calls = any(isinstance(each, ast.Call) for other in block.body if other is not mine for each in ast.walk(other))
-    lines = (each for more in cuts if more is not cut and more.lost & trained for each in more.lines)
-    others = [each for each in lines if (each.file, each.function) == (at.file, at.function)]
-    if not calls or any(_holding(block.body, each) not in (None, mine) for each in others):
-        return None
+            return None  # another one is lost there, or too deep below it to be seen
     return SourceLine(at.file, mine.lineno, at.function)
 
 
@@ -80,6 +87,9 @@ def words_of(cut: Cut, at: str) -> str:
                 f"what {at} checkpoints is given nothing that needs a gradient, so its result has none: with "
                 "use_reentrant=False its parameters get theirs"
             )
+        off = next((found for each in cut.lines if (found := switch(each)) is not None), None)
+        if off is not None and place(off) != at and not at.endswith("an unknown line"):
+            return f"{at} computes what they depend on within the no_grad block of {place(off)}: move it out of it"
         return f"{at} computes under no_grad what they depend on"
     if cut.hidden is not None:
         return f"what {place(cut.hidden)} made was told to carry no gradient ({at})"

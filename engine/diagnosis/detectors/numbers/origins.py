@@ -254,7 +254,7 @@ class Origins:
         divided = self._divided()
         if divided is not None:
             message, evidence = f"{message}: {divided.why}", [*evidence, *divided.evidence]
-        cause = argument_line(step.made, EPS) if divided is not None else step.made
+        cause = argument_line(step.made, step.what, EPS) if divided is not None else step.made
         return Finding(
             id=0, kind="nonfinite", severity="error", confidence=0.85, message=message, node=FoundAt(parameter=name),
             forward=used, cause=self._facts.cause(cause or step.line),
@@ -316,7 +316,7 @@ class Origins:
         words = divided.why if divided is not None else made.why
         why = f": {words}" if words else ""
         told += divided.evidence if divided is not None else ()
-        cause, where = argument_line(step.made, EPS if divided is not None else ()) or step.line, made.name
+        cause, where = argument_line(step.made, step.what, EPS if divided is not None else ()) or step.line, made.name
         if divided is None and made.line is not None and made.line != step.line and is_programs(made.line.file):
             cause, where = made.line, f"`{Facts.text_of(made.line)}`"  # the step is the program's own
             told += self._stack(made.lines)
@@ -352,6 +352,6 @@ class Origins:
             id=0, kind="nonfinite", severity="error", confidence=0.88, forward=line,
             message=f"training diverges until numbers overflow: {self._steps.growth()}; "
             f"the steps of {step.what} are too large",
-            cause=self._facts.cause(argument_line(step.made, RATE) or step.line),
+            cause=self._facts.cause(argument_line(step.made, step.what, RATE) or step.line),
             evidence=[*self._steps.losses_text(), *self._steps.text()],
         )  # fmt: skip

@@ -23,9 +23,8 @@ _STEPS = 20
 _LIKE = 5.0  # times: a factor that is as large as the optimizer's own rate is a rate
 _GROUP = "learning_rate"
 _SMALL = 0.05  # a factor that may be a rate where another group has the optimizer's own one
-_SMALLEST = 2e-3  # and one that is a rate, whatever the source calls it
 _RATE = re.compile(r"(?:^|[\W_])(?:lr|rate)(?:$|[\W_])", re.I)
-_FACTOR = re.compile(r"mult|factor|scale|ratio|decay|relative", re.I)
+_FACTOR = re.compile(r"mult|factor|scale|ratio|decay|relative|coef|frac|percent|weight|gain", re.I)
 
 
 @detector("zero-learning-rate")
@@ -35,8 +34,8 @@ class MultipliedRates(LoopDetector):
 
     Evidence: the factors of the groups, the optimizer's own rate, and what they come to at the steps.
     Mistaken for: rates that fall from layer to layer, or a body that learns more slowly: where one group has a tenth of
-    the optimizer's own rate, or more, only a factor like that rate which the source calls a rate, or which is below
-    0.002 (not told of others); an optimizer whose own rate is above 0.1 (not told: the factors bring it down).
+    the optimizer's own rate, or more, only a factor like that rate which the source calls a rate, and does not compute
+    (not told of others); an optimizer whose own rate is above 0.1 (not told: the factors bring it down).
     Cost: none.
     """
 
@@ -64,12 +63,11 @@ class MultipliedRates(LoopDetector):
         least, own = min(factors), max(optimizer.rates, key=lambda each: each[1])[1] / max(factors)
         if not 0 < own <= _LARGEST or not 1 / _LIKE <= least / own <= _LIKE:
             return
-        given = list(_given(optimizer.made))
-        called = [each for each in given if _RATE.search(text := ast.unparse(each)) and not _FACTOR.search(text)]
-        if optimizer.made is None or (least > _SMALLEST and not called):
-            return
-        line = called[0].lineno if called else given[0].lineno if len(given) == 1 else optimizer.made.line
-        self._tell(optimizer, factors, SourceLine(optimizer.made.file, line, optimizer.made.function), own)
+        named = (each for each in _given(optimizer.made) if isinstance(each, (ast.Name, ast.Attribute, ast.Subscript)))
+        called = [each for each in named if _RATE.search(text := ast.unparse(each)) and not _FACTOR.search(text)]
+        if optimizer.made is not None and called:
+            line = SourceLine(optimizer.made.file, called[0].lineno, optimizer.made.function)
+            self._tell(optimizer, factors, line, own)
 
     def _judge(self, optimizer: Optimizer, factors: tuple[float, ...]) -> None:
         high = max(optimizer.rates, key=lambda each: each[1])[1]
@@ -81,7 +79,8 @@ class MultipliedRates(LoopDetector):
     def _tell(self, optimizer: Optimizer, factors: tuple[float, ...], line: SourceLine | None, own: float) -> None:
         facts = self.facts
         low, high = max(optimizer.rates, key=lambda each: each[1])
-        given = ", ".join(f"{each:.3g}" for each in dict.fromkeys(factors))
+        every = [f"{each:.3g}" for each in dict.fromkeys(factors)]
+        given = ", ".join(every) if len(every) <= 4 else f"{len(every)} from {min(factors):.3g} to {max(factors):.3g}"
         come = f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
         facts.tell(
             Finding(

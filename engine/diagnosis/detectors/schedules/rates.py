@@ -85,7 +85,7 @@ class ZeroRate(LoopDetector):
             scheduler = self._schedulers.get(0)
         stepped = self._steps_of(optimizer)
         by_scheduler = scheduler is not None and (optimizer.first_rate != 0 or stepped > 0)
-        line = scheduler if by_scheduler else argument_line(optimizer.made, RATE)
+        line = scheduler if by_scheduler else argument_line(optimizer.made, optimizer.kind, RATE)
         source = "its scheduler sets it to 0" if by_scheduler else "it was made with 0"
         evidence = [f"the rate was 0 at all {steps} steps; {optimizer.first_rate} as the optimizer was made"]
         if scheduler is None and 0 in self._schedulers:

@@ -169,7 +169,7 @@ class ScheduleUnused(LoopDetector):
         ]
         line = known.made
         if own is None and other.made is not None:  # it was given a number, where the scheduler itself belongs
-            line = argument_line(other.made, RATE)
+            line = argument_line(other.made, other.kind, RATE)
             evidence.append(f"{other.kind} was made with the number {other.first_rate}: give it the scheduler itself")
         self.facts.tell(
             Finding(

@@ -360,7 +360,7 @@ class NotOptimized(LoopDetector):
             "unchanged" for leaf in found[:3]
         ]  # fmt: skip
         evidence.append(f"{optimizer.kind} stepped {optimizer.steps} times and holds {len(optimizer.held)} tensors")
-        line, why = argument_line(optimizer.made, PARAMETERS), ""
+        line, why = self._given_at(optimizer), ""
         confidence, severity = 0.9, "error"
         if loose:
             listed = in_container(self.ledger, found)
@@ -376,7 +376,7 @@ class NotOptimized(LoopDetector):
                     ),
                 )
         elif (twin := self._twin()) is not None:
-            line, confidence = argument_line(twin.made, PARAMETERS) or line, 0.85
+            line, confidence = self._given_at(twin) or line, 0.85
             why = f"; two optimizers hold the same {len(twin.held)} tensors: one of them was meant for these"
         elif all(leaf.last for leaf in found) or self._evaluated(found) or not any(h.named for h in optimizer.held):
             confidence, severity = 0.45, "note"
@@ -389,6 +389,11 @@ class NotOptimized(LoopDetector):
                 cause=self.facts.cause(line), evidence=evidence, next=_show(found),
             )
         )  # fmt: skip
+
+    def _given_at(self, optimizer: Optimizer) -> SourceLine | None:
+        """Where it was given parameters; torch's take them first."""
+        first = self.facts.backend.name == "torch"
+        return argument_line(optimizer.made, optimizer.kind, PARAMETERS, first=first)
 
     def _twin(self) -> Optimizer | None:
         """An optimizer that holds just what another holds, both of which step."""

@@ -203,7 +203,7 @@ class LostUpdate(LoopDetector):
             0, "lost-update", "error", 0.85,
             f"no step of {optimizer.kind} changes a bit of {self.facts.some([held.name for held in shown])}: the "
             f"change is too small for {' and '.join(kinds)} (learning rate {rate:g})",
-            cause=self.facts.cause(argument_line(optimizer.made, RATE)),
+            cause=self.facts.cause(argument_line(optimizer.made, optimizer.kind, RATE)),
             evidence=[
                 f"{held.name}: gradient of norm {held.at_step:.3g}, weight of norm "
                 f"{self.facts.backend.norm(held.ref()):.3g}, the same bits after each of the 3 steps looked at"
@@ -305,7 +305,7 @@ class LargeUpdate(LoopDetector):
                 0, "large-update", "error", 0.8,
                 f"training diverges: the steps of {optimizer.kind} are larger than the weights themselves "
                 f"(learning rate {rate:g}), until the loss is not finite",
-                cause=self.facts.cause(argument_line(optimizer.made, RATE)),
+                cause=self.facts.cause(argument_line(optimizer.made, optimizer.kind, RATE)),
                 evidence=[f"norm of the weights over the last steps: {shown}", "the loss is not finite now"],
                 next=[*weight_commands(self, optimizer.held[0]), *rate_commands(self, optimizer)[1:]],
             )  # fmt: skip

@@ -119,7 +119,8 @@ HEALTHY = {
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     start = small_net(request.param)
     texts = {
-        name: start + ROUND.replace("STEP", text) for name, text in (BUGGY | HEALTHY | {"restored": RESTORED, "best": BEST}).items()
+        name: start + ROUND.replace("STEP", text)
+        for name, text in (BUGGY | HEALTHY | {"restored": RESTORED, "best": BEST}).items()
     }
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
 

@@ -273,7 +273,6 @@ main()
 )
 MIXED = NOISED.replace("schedule.corrupt(", "schedule.mixed(").replace("  # CAUSE", "")
 BUGS = {
-    "noised": NOISED,
     "cut out": PARTED,
     "undone": UNDONE,
     "masks": MASKS, "shaped": SHAPED, "cut": CUT,
@@ -400,7 +399,7 @@ HEALTHY = {
 
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    programs = {name: HEAD[request.param] + text for name, text in {**BUGS, **HEALTHY}.items()}
+    programs = {name: HEAD[request.param] + text for name, text in {**BUGS, **HEALTHY, "noised": NOISED}.items()}
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), programs)
 
 
@@ -426,3 +425,9 @@ def test_that_the_data_is_changed(runs: dict[str, Run]) -> None:
 @pytest.mark.parametrize("name", HEALTHY)
 def test_copies_and_what_is_meant(runs: dict[str, Run], name: str) -> None:
     runs[name].check_healthy()
+
+
+@each
+def test_what_drawn_numbers_are_mixed_in_may_be_a_process(runs: dict[str, Run]) -> None:
+    assert "same False" in runs["noised"].output
+    assert runs["noised"].check_first("silent-overwrite")["severity"] == "note"

@@ -32,7 +32,6 @@ optimizer = paddle.optimizer.Adam(rates["lr"], parameters=groups)
 """
 BUGGY = {
     "one of them": ONE_OF_THEM,
-    "a small one": ONE_OF_THEM.replace('rates["head_lr"]', "5e-4").replace('rates["lr"], ', "1e-3, "),
     "two groups": """
 groups = [
     {"params": body.parameters(), "learning_rate": 2e-3},  # CAUSE
@@ -50,8 +49,20 @@ def made(rate):
 optimizer = made(0.01)
 """,
 }
-SLOW = ("a multiple", "a part of it")  # as they are meant to be
+LAYERS = """
+layers = [nn.Linear(6, 6) for _ in range(24)]
+groups = [
+    {"params": each.parameters(), "learning_rate": 0.75 ** at} for at, each in enumerate([head, *layers, body])
+]
+optimizer = paddle.optimizer.AdamW(1e-3, parameters=groups)
+"""
+SLOW = ("a multiple", "a part of it", "meant to crawl", "a quotient", "layer by layer")  # as they are meant to be
 HEALTHY = {
+    "meant to crawl": ONE_OF_THEM.replace('rates["head_lr"]', "1e-3")
+    .replace('rates["lr"], ', "1e-3, ")
+    .replace("  # CAUSE", ""),
+    "a quotient": ONE_OF_THEM.replace('["head_lr"]', '["head_lr"] / rates["lr"] * 0.01').replace("  # CAUSE", ""),
+    "layer by layer": LAYERS,
     "a multiple": ONE_OF_THEM.replace("head_lr", "head_lr_mult").replace("  # CAUSE", ""),
     "a part of it": ONE_OF_THEM.replace('rates["head_lr"]', "0.01").replace("  # CAUSE", ""),
     "parts of its own": """
