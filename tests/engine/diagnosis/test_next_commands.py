@@ -14,6 +14,7 @@ from support.program import adbg, commands
 from support.small_net import small_net
 
 from adbg.engine.backends.base import OperatorCall
+from adbg.engine.diagnosis import values
 from adbg.engine.diagnosis.next_commands import NodeLines, told_apart
 from adbg.engine.types import SourceLine
 
@@ -109,6 +110,11 @@ def test_as_much_of_a_path_is_told_as_is_needed(monkeypatch: pytest.MonkeyPatch)
         module.__file__ = file
         monkeypatch.setitem(sys.modules, module.__name__, module)
     lines = [("/job/b/net.py", 7), ("/other.py", 3), ("/b/net.py", 9)]
+    ours = ModuleType("_told_apart_ours")
+    ours.__file__ = values.__file__  # adbg's own is no file of the program's
+    monkeypatch.setitem(sys.modules, ours.__name__, ours)
+    assert told_apart(["b values.py:3"], [("/job/values.py", 3)]) == ["b values.py:3"]
+    assert told_apart(["b net.py:7"], [("/job/my b/net.py", 7)]) == ["b net.py:7"]  # a place has no space
     asked = ["b net.py:7 after", "list other.py:3", "b net.py:8", "b net.py:9", "info node", "b Sqrt#1 after"]
     wanted = ["b job/b/net.py:7 after", "list other.py:3", "b net.py:8", "b /b/net.py:9", "info node", "b Sqrt#1 after"]
     assert told_apart(asked, lines) == wanted

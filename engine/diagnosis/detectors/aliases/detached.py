@@ -10,6 +10,7 @@ from typing import Any
 
 from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
+from adbg.engine.diagnosis.detectors.earlier.names import is_carried, is_updated
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, shape, writes
 from adbg.engine.diagnosis.detectors.graphs.marks import Marks
 from adbg.engine.diagnosis.detectors.graphs.silent import written_at
@@ -52,6 +53,8 @@ class _Written:
     name: str  # of the operator
     line: SourceLine
     read: bool = False  # the program took what it had filled: it is no way to fill the tensor itself
+    data: bool = False  # it carries no gradient: a batch, labels
+    taken: tuple[str, SourceLine | None] | None = None  # by which operator the tensor was, ahead of that
 
 
 @detector("silent-overwrite")
@@ -60,11 +63,13 @@ class DetachedName(Detector):
     the loss, which reads ``logits`` after that, is computed of what was filled. Nothing raises: no node had saved them.
     The same of an array: ``scores = affinity.detach().numpy()`` and ``scores[i] = -1``.
 
-    Evidence: the line that detached, the line that wrote, the operator that takes the tensor afterwards; of an array
-    that the bytes are other ones there, and by whose name the source writes.
+    Evidence: the line that detached, the line that wrote, the operator that takes the tensor; of an array that the
+    bytes are other ones there, and by whose name the source writes. Of data (a batch, labels) a warning, where both are
+    taken afterwards: negatives that are made in ``neg = batch.detach()``.
     Mistaken for: what is written through the tensor itself, or in the statement that detaches it
     (``scores.detach().masked_fill_(mask, -inf)``, which masks the scores), a name that nothing reads after it was
-    filled, single numbers, a detached tensor that was cloned, and one whose original nothing reads any more (not told).
+    filled, single numbers, data that names speak of as there to be changed, a detached tensor that was cloned, and one
+    whose original nothing reads any more (not told).
     Cost: in sampled iterations a look at each operator's name, and a sum over the bytes of what an array shares.
     """
 
@@ -85,8 +90,11 @@ class DetachedName(Detector):
         if self._changed and call.grad_mode and name not in _SHAPE_ALONE:
             for operand in call.operands:
                 known = self._written.of(operand)
-                if known is not None and known.what.read and any(each.requires_grad for each in call.results):
-                    self._tell(call, operand, known.what)
+                if known is None or not (known.what.data or any(each.requires_grad for each in call.results)):
+                    continue
+                known.what.taken = known.what.taken or (plain(call.name), line_of(call.lines))
+                if known.what.read:
+                    self._tell(operand, known.what)
         if self._arrays and call.grad_mode and name not in _SHAPE_ALONE:
             for operand in call.operands:
                 if id(operand) in self._arrays and any(each.requires_grad for each in call.results):
@@ -100,7 +108,13 @@ class DetachedName(Detector):
 
     def _detached(self, call: OperatorCall) -> None:
         source, line = call.operands[0], line_of(call.lines)
-        if not call.results or line is None or source.is_leaf or not self.facts.backend.has_graph(source):
+        if not call.results or line is None:
+            return
+        facts, backend = self.facts, self.facts.backend
+        data = not backend.has_graph(source) and not source.requires_grad and not facts.name_of(source)
+        if not data and (source.is_leaf or not backend.has_graph(source)):
+            return
+        if data and (is_updated(text := f"{facts.text_of(line)} {line.function}") or is_carried(text)):
             return
         if self.facts.share_memory(source, call.results[0]):
             self._aliases.put(call.results[0], _Alias(weakref.ref(source), _named_at(line), line), "", line)
@@ -116,7 +130,8 @@ class DetachedName(Detector):
             return
         written = any(self._aliases.of(each) is not None for each in writes(call))
         if written and line is not None and line != known.what.line and known.what.name:
-            self._written.put(source, _Written(known.what, call.name, line), call.name, line)
+            data = not self.facts.backend.has_graph(source)
+            self._written.put(source, _Written(known.what, call.name, line, data=data), call.name, line)
             self._changed = True
         elif not written:
             views = [each for each in call.results if self.facts.share_memory(source, each)]
@@ -126,6 +141,8 @@ class DetachedName(Detector):
             filled = self._written.of(source)
             if filled is not None and call.results and not views:
                 filled.what.read = True
+                if filled.what.taken is not None and filled.what.data:
+                    self._tell(source, filled.what)
 
     def _shared(self, call: OperatorCall) -> None:
         known, line = self._aliases.of(call.operands[0]), line_of(call.lines)
@@ -168,17 +185,18 @@ class DetachedName(Detector):
             )
         )  # fmt: skip
 
-    def _tell(self, call: OperatorCall, operand: Any, written: _Written) -> None:
+    def _tell(self, operand: Any, written: _Written) -> None:
         self._written.drop(operand)
-        if written.line in self._told:
+        if written.line in self._told or written.taken is None:
             return
         self._told.add(written.line)
-        facts, alias, line = self.facts, written.alias, line_of(call.lines)
+        facts, alias, (name, line) = self.facts, written.alias, written.taken
+        severity, sure = ("warning", 0.75) if written.data else ("error", 0.88)
         facts.tell(
             Finding(
-                0, "silent-overwrite", "error", 0.88,
+                0, "silent-overwrite", severity, sure,
                 f"{written.name} at {place(written.line)} writes into '{alias.name}', which {place(alias.line)} gave "
-                f"the memory of a tensor that {call.name} at {place(line)} goes on to take: detach() makes no copy, "
+                f"the memory of a tensor that {name} at {place(line)} goes on to take: detach() makes no copy, "
                 "use detach().clone(), or an operator that makes a new tensor",
                 iteration=facts.iteration + 1, forward=line, cause=facts.cause(written.line),
                 evidence=[

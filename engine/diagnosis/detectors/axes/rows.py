@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detectors.axes.mixed import classes_of
@@ -34,11 +35,13 @@ class _Rows:
 class Rows:
     """Told where a loss takes the rows for the classes of one position, or a softmax, a linear layer or a normalisation
     goes along them. Not where each channel stays together (``[b * c, t]``), nor where a sample has one position; where
-    the sizes are those that a transpose makes without merging axes, others tell it."""
+    the sizes are those that a transpose makes without merging axes, others tell it. Told also where rows are as long as
+    a part of the channels (five numbers for each of three anchors), and the program picks of a row by place."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._rows: Marks[_Rows] = Marks()
+        self._parts: Marks[_Rows] = Marks()
 
     def operator(self, call: OperatorCall, name: str, given: Marked[int] | None) -> None:
         """``given``: the axis of its first operand that has a layer's channels."""
@@ -50,11 +53,39 @@ class Rows:
             made = f"{given.name} at {place(given.line)}"
             told = bool(sizes) and sizes[-1] == behind[-1]
             self._rows.put(result, _Rows(before, behind, given.what, told, made), call.name, line_of(call.lines))
+        elif given is not None and name in _FOLDS and _is_parted(before, given.what, behind, numbers_of(call)):
+            made = f"{given.name} at {place(given.line)}"
+            self._parts.put(result, _Rows(before, behind, given.what, True, made), call.name, line_of(call.lines))
+        elif (parts := self._parts.of(source)) is not None:
+            if name == "getitem" and behind != before and _picks_last(call):
+                self._tell_parts(call, parts)
+            elif before == behind:
+                self._parts.put(result, parts.what, parts.name, parts.line)
         elif rows is not None:
             if before and _along(call, name, rows.what.told) == len(before) - 1:
                 self._tell(call, rows, name)
             elif before == behind:
                 self._rows.put(result, rows.what, rows.name, rows.line)
+
+    def _tell_parts(self, call: OperatorCall, parts: Marked[_Rows]) -> None:
+        """Predictions of several anchors: their numbers are picked by place, and lie along the positions."""
+        facts, what, line = self._facts, parts.what, line_of(call.lines)
+        count, many, positions = what.behind[-1], what.before[what.axis], math.prod(what.before[what.axis + 1 :])
+        message = (
+            f"{parts.name} at {place(parts.line)} makes {what.behind} of {what.before} and moves no element: the "
+            f"{count} numbers of a row, which {place(line)} tells apart, are one channel at {count} positions, where "
+            f"{count} of the {many} channels at one position were meant: move the channels last first (permute, "
+            "transpose)"
+        )
+        evidence = [
+            f"the {many} channels lie along axis {what.axis} of {what.before}, as {what.made} gave them, each of them "
+            f"{positions} elements in one piece",
+            f"{place(line)}: {facts.text_of(line) if line is not None else ''}",
+        ]
+        facts.tell(
+            Finding(0, "wrong-axis", "error", 0.85, message, None, None, facts.iteration + 1, line,
+                    facts.cause(parts.line), evidence, [f"b {place(parts.line)}", "info node"])
+        )  # fmt: skip
 
     def _tell(self, call: OperatorCall, rows: Marked[_Rows], name: str) -> None:
         facts, what, line = self._facts, rows.what, line_of(call.lines)
@@ -87,6 +118,24 @@ def is_mixed(before: Sequence[int], axis: int, behind: Sequence[int]) -> bool:
     if sorted(each for each in before if each > 1) == sorted(each for each in behind if each > 1):
         return False
     return count not in [math.prod(before[at:]) for at in range(1, len(before))]
+
+
+def _is_parted(before: Sequence[int], axis: int, behind: Sequence[int], told: Sequence[int]) -> bool:
+    """Whether the last axis of ``behind`` was told to be a part of the channels, all axes behind which it cuts up."""
+    if len(before) < 3 or len(behind) < 2 or axis != 1 or not told or told[-1] != behind[-1]:
+        return False
+    count, part, positions = before[axis], behind[-1], math.prod(before[axis + 1 :])
+    cuts = part < positions and part not in before[axis + 1 :] and positions % part
+    return 1 < part < count and count % part == 0 and bool(cuts)
+
+
+def _picks_last(call: OperatorCall) -> bool:
+    """``x[..., 0]`` or ``x[..., 1:]``: some of the last axis are taken, by place."""
+    given = call.arguments[1] if len(call.arguments) > 1 else None
+    index: tuple[Any, ...] = given if isinstance(given, tuple) else (given,)
+    whole = len(index) == len(shape(call.operands[0])) or any(each is Ellipsis for each in index[:-1])
+    last = index[-1] if index else None
+    return whole and (type(last) is int or (isinstance(last, slice) and last != slice(None)))
 
 
 def _along(call: OperatorCall, name: str, told: bool) -> int | None:

@@ -19,6 +19,7 @@ _FIRST = (2, 4, 6)
 _MANY = 16  # tensors with graphs, of a variable that is emptied
 _FEW = 4  # of the tensors of a variable, which are looked into
 _NEAR = 64  # nodes of such a sum that are looked at
+_BELOW = 12  # nodes of what is computed of another variable
 _LARGEST = 5_000  # nodes of a backward whose addresses are remembered
 _ROOM = 1_000  # items: a replay memory, which is filled for most of a run
 _SURE = 24  # iterations over which what grows is no window of the usual sizes
@@ -98,6 +99,7 @@ class GraphKept(Detector):
                     continue
                 owner, record = owner_of_group(found[name], backend), Record(reach, found[name], backend)
                 self._grew(name, owner, grows(self._looks, name) == "nodes", record)
+            self._fold({name: found[name] for name in found if name in self._told})
             for name in set(self._told) - set(found) - self._emptied:
                 if name in groups and self._is_beyond(groups[name]):
                     continue
@@ -114,6 +116,28 @@ class GraphKept(Detector):
         finally:
             groups.clear()
             reach.release()
+
+    def _fold(self, groups: dict[str, Group]) -> None:
+        """What is computed of another one that is kept, and of which that is not, follows from it: ``codebook = sums /
+        counts``, where ``sums`` carries the graphs on."""
+        only = {name: next(iter(each.members.values())) for name, each in groups.items() if len(each.members) == 1}
+        nodes = {name: self._node(value) for name, value in only.items()}
+        below = {name: self._below(value) for name, value in only.items()} if len(only) > 1 else {}
+        for name in below:
+            for other, node in nodes.items():
+                if other != name and node in below[name] and nodes[name] not in below.get(other, ()):
+                    known = self.facts.findings.get(self._told[name][0])
+                    if known is not None and known.victim_of is None and nodes[name] != node:
+                        self.facts.tell(replace(known, victim_of=self._told[other][0]))
+                    break
+
+    def _node(self, value: Any) -> int | None:
+        return self.facts.backend.node_address(getattr(value, "grad_fn", None))
+
+    def _below(self, value: Any) -> set[int]:
+        """Addresses of nodes near it: what it was computed of last."""
+        graph = self.facts.backend.graph_of([value]) if self.facts.backend.has_graph(value) else None
+        return set(map(graph.address, graph.order()[1:_BELOW])) if graph is not None else set()
 
     def _ran_through(self, group: Group) -> bool:
         """Whether the backward at hand, or the one before, went through the graph of a tensor of a variable: of one of

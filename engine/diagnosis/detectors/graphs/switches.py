@@ -10,12 +10,13 @@ from collections.abc import Iterable
 
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place
 from adbg.engine.diagnosis.detectors.graphs.flow import UNRECORDED, Cut
-from adbg.engine.diagnosis.source import nodes_of
+from adbg.engine.diagnosis.source import assigned_names, called_name, inside, nodes_of, returns_of, scope_at
 from adbg.engine.types import SourceLine
 
 _OFF = re.compile(r"no_grad|inference_mode|set_grad_enabled\(\s*False|enable_grad\(\s*False")
 _FEW = 4  # lines of a call that may be all of them: six are kept at most
 _AGAIN = re.compile(r"\b(?:recompute|checkpoint|checkpoint_sequential)\(")
+_HOOKED = ("register_forward_hook", "register_forward_post_hook", "register_module_forward_hook")
 _STOPPED = re.compile(r"stop_gradient\s*=\s*True|requires_grad\s*=\s*False|detach_\(")
 
 
@@ -29,11 +30,34 @@ def cause_of(cut: Cut, cuts: Iterable[Cut] = (), trained: int = 0) -> SourceLine
             if (off := switch(each)) is not None:
                 return _strayed(each, off, cut, cuts, trained) or off
         return checkpointed(cut) or line
+    if line is not None and cut.hidden is None and (given := _given_by_hook(line)) is not None:
+        return given
     if cut.hidden is not None and line is not None:
         for at in range(line.line, 0, -1) if cut.hidden.file == line.file else ():
             if _STOPPED.search(linecache.getline(line.file, at).partition("#")[0]):
                 return SourceLine(line.file, at, line.function)
     return line
+
+
+def _given_by_hook(line: SourceLine) -> SourceLine | None:
+    """The ``return`` of a forward hook that gives back what it detached to look at: the detached tensor takes the place
+    of the module's output."""
+    scope = scope_at(line.file, line.line)
+    if not isinstance(scope, ast.FunctionDef) or not _is_hook(line.file, scope):
+        return None
+    names = {each for node in inside(scope) if isinstance(node, ast.Assign)
+             and node.lineno <= line.line <= (node.end_lineno or 0) for each in assigned_names(node)}  # fmt: skip
+    returned = [each for each in returns_of(scope) if isinstance(each.value, ast.Name) and each.value.id in names]
+    return SourceLine(line.file, returned[0].lineno, line.function) if len(returned) == 1 else None
+
+
+def _is_hook(file: str, function: ast.FunctionDef) -> bool:
+    """Whether a call registers the function for forwards, or what a function around it returns."""
+    outer = (each for each in nodes_of(file) if isinstance(each, ast.FunctionDef) and function in inside(each))
+    names = {function.name, *(each.name for each in outer)}
+    registers = (each for each in nodes_of(file) if isinstance(each, ast.Call) and called_name(each) in _HOOKED)
+    given = (part for each in registers for one in each.args for part in ast.walk(one))
+    return any(getattr(each, "id", getattr(each, "attr", "")) in names for each in given)
 
 
 def _strayed(at: SourceLine, off: SourceLine, cut: Cut, cuts: Iterable[Cut], trained: int) -> SourceLine | None:

@@ -29,10 +29,12 @@ class PassedBy(Detector):
     is trained is called past the wrapper (``model.module.loss(x)``): it prepares that in its own forward, which never
     runs, so that each rank trains a model of its own.
 
-    Evidence: the parameters of the wrapper that got gradients, no call of the wrapper, no collective between two steps.
-    Mistaken for: gradients that the program averages itself, or a wrapper that a compiled one calls unseen (not told:
-    collectives run between two steps; not known where the framework does not number them, as Paddle), a wrapper of
-    another model, which got no gradients. A note: other groups are not counted.
+    Evidence: the parameters of the wrapper that got gradients, no call of the wrapper, how many collectives ran between
+    two steps, the line that goes past it.
+    Mistaken for: gradients that the program averages itself, or a wrapper that a compiled one calls unseen: where
+    collectives run between two steps (their number is not known on Paddle), it is told only if a line is seen to go
+    past the wrapper; a wrapper of another model, which got no gradients. A note: what the collectives carry is not
+    looked at.
     Cost: nothing in a job of one process; else a look at all objects, once, 30 ms for a million.
     """
 
@@ -62,8 +64,9 @@ class PassedBy(Detector):
         self._seen = self.facts.iteration
         self._begun.append(backend.collectives_begun())
         quiet = None in self._begun or len(set(self._begun)) == 1
-        if len(self._begun) < len(_AT) or not quiet or backend.reducer():  # one is among the modules that ran
-            return
+        # A loss that is averaged to be shown is no gradient: the line that goes past the wrapper has to be known then.
+        if len(self._begun) < len(_AT) or not (quiet or self._line) or backend.reducer():
+            return  # a wrapper that reduces is among the modules that ran
         held = {id(each) for each in event.tensors}
         for wrapper in _alive(backend.reducer_kind):
             parameters = [each for each in wrapper.parameters() if id(each) in held]
@@ -80,7 +83,9 @@ class PassedBy(Detector):
         )
         evidence = [f"its parameters have gradients at the step of iteration {facts.iteration}, and it was not called"]
         if None not in self._begun:
-            evidence.append("no collective of the default group ran between two steps")
+            count = int(self._begun[-1] or 0) - int(self._begun[0] or 0)
+            ran = f"{count} ran" if count else "none ran"
+            evidence.append(f"collectives of the default group between two steps: {ran}")
         if line is not None:
             evidence.append(f"{place(line)}: {facts.text_of(line)}")
         evidence.append("whether the program averages gradients by itself, in another group, decides it")

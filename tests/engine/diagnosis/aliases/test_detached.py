@@ -45,7 +45,28 @@ def choose(scores):
 """
     + FIT
 )
+# A batch without gradients, of which others are made; and labels.
+DATA = """
+rows = noise(20, 4)
+table = lambda at: rows[at]
+def corrupt(triples):
+    other = triples.detach()
+    other[:, 0] = framework.randint(0, 20, [8])  # CAUSE
+    return other
+for step in range(6):
+    triples = framework.randint(0, 20, [8, 3])
+    first = int(triples[:, 0].sum())
+    made = corrupt(triples)
+    print("read as made" if int(triples[:, 0].sum()) == first else "overwritten")
+    loss = (net(table(triples[:, 0])) - net(table(made[:, 0])) + 1).square().mean()
+    loss.backward()
+    optimizer.step()
+    clear()
+"""
 HEALTHY = {
+    "data, a copy": DATA.replace("triples.detach()", "triples.clone()").replace("  # CAUSE", ""),
+    "data, meant": DATA.replace("made = corrupt(triples)", "memory_bank = triples")
+    .replace("made[:, 0]", "memory_bank[:, 0]").replace("  # CAUSE", ""),
     "a copy": BUGGY["a name"].replace("scores.detach()\n", "scores.detach().clone()\n"),
     "a copy of an array": ARRAY.replace(".numpy()", ".numpy().copy()"),
     "only looked at": BUGGY["a name"].replace("    rest[0] = -100.0  # CAUSE\n", "    low = rest - 100.0\n"),
@@ -65,7 +86,10 @@ for step in range(6):
 
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    texts = {name: small_net(request.param) + text for name, text in (BUGGY | HEALTHY | {"array": ARRAY}).items()}
+    texts = {
+        name: small_net(request.param) + text
+        for name, text in (BUGGY | HEALTHY | {"array": ARRAY, "data": DATA}).items()
+    }
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
 
 
@@ -79,6 +103,12 @@ each = pytest.mark.parametrize(
 def test_the_line_that_writes(runs: dict[str, Run], name: str) -> None:
     assert "overwritten" in runs[name].plain
     assert runs[name].check_first("silent-overwrite")["severity"] == "error"
+
+
+@each
+def test_a_batch(runs: dict[str, Run]) -> None:
+    assert "overwritten" in runs["data"].plain
+    assert runs["data"].check_first("silent-overwrite")["severity"] == "warning"
 
 
 @pytest.mark.parametrize("runs", [case("torch", "torch", group="detached-torch")], indirect=True)

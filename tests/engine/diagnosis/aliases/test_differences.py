@@ -93,6 +93,75 @@ def meta_step():
     load(kept)
     return (net.state_dict()["0.weight"] - before).abs().sum()
 """
+# The same ahead of the step, in a loop; in a function that is called for each step; of one copy, or several; and as an
+# attribute.
+AHEAD = """
+def clipped(weights):
+    with framework.no_grad():
+        for each in weights.values():
+            put(each, each.clip(-0.3, 0.3))
+def meta_step():
+    before = net.state_dict()["0.weight"].clone()
+    for _ in range(5):
+        weights = net.state_dict()
+        clipped(weights)
+        load(weights)
+        steps(1)
+    return (net.state_dict()["0.weight"] - before).abs().sum()
+"""
+CALLED = """
+def turn():
+    weights = net.state_dict()
+    load(weights)
+    steps(1)
+def meta_step():
+    before = net.state_dict()["0.weight"].clone()
+    for _ in range(5):
+        turn()
+    return (net.state_dict()["0.weight"] - before).abs().sum()
+"""
+COPIES = """
+def meta_step(copies=1):
+    before = net.state_dict()["0.weight"].clone()
+    steps(5)
+    if copies > 1:
+        weights = copy.deepcopy(net.state_dict())
+    else:
+        weights = net.state_dict()
+    load(weights)
+    return (net.state_dict()["0.weight"] - before).abs().sum()
+"""
+ATTRIBUTE = """
+class Runner:
+    def keep(self):
+        self.weights = net.state_dict()
+    def put_back(self):
+        load(self.weights)
+runner = Runner()
+def meta_step():
+    before = net.state_dict()["0.weight"].clone()
+    for _ in range(5):
+        steps(1)
+        runner.keep()
+        runner.put_back()
+    return (net.state_dict()["0.weight"] - before).abs().sum()
+"""
+# The difference was taken of a copy; the name is given the weights after that.
+RENAMED = """
+def moved(start, end):
+    return {name: start[name] + 0.5 * (end[name] - start[name]) for name in start}
+def restore(weights):
+    load(weights)
+def meta_step():
+    begun = copy.deepcopy(net.state_dict())
+    before = begun["0.weight"].clone()
+    steps(5)
+    end = net.state_dict()
+    new = moved(begun, end)
+    begun = net.state_dict()
+    restore(new)
+    return (net.state_dict()["0.weight"] - before).abs().sum()
+"""
 # The best so far is kept in one turn of the loop and put back in another.
 BEST = """
 def meta_step():
@@ -109,6 +178,11 @@ RESTORED = TRIED.replace("KEPT", "net.state_dict()  # CAUSE")
 HEALTHY = {
     "deep copies": REPTILE.replace("KEPT", "copy.deepcopy(net.state_dict())"),
     "clones by a function": IN_FUNCTIONS.replace("KEPT", "return copy.deepcopy(net.state_dict())"),
+    "ahead": AHEAD,
+    "called": CALLED,
+    "copies": COPIES,
+    "attribute": ATTRIBUTE,
+    "renamed": RENAMED,
     "put together": PUT_TOGETHER,
     "taken back": TRIED.replace("KEPT", "copy.deepcopy(net.state_dict())"),
     "clones": AVERAGED.replace("KEPT", "{name: weight.clone() for name, weight in net.state_dict().items()}"),

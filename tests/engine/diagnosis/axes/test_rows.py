@@ -40,6 +40,7 @@ conv1, conv2, norm = nn.Conv1D, nn.Conv2D, nn.BatchNorm2D
 """,
 }
 MADE = {
+    "many": "conv2(3, 12, 3, padding=1)",
     "image": "conv2(3, 5, 3, padding=1)", "tokens": "conv1(4, 6, 3, padding=1)", "one": "conv2(3, 1, 3, padding=1)",
     "bn": "norm(5)", "out": "nn.Linear(5, 3)", "long": "nn.Linear(63, 3)", "wide": "nn.Linear(5 * 7 * 9, 3)",
 }  # fmt: skip
@@ -90,7 +91,22 @@ rows = image(x).flatten(2).reshape([-1, 5])  # CAUSE
 loss = (F.softmax(rows, -1)[:, 0] - noise(8 * 63)).square().mean()
 """),
 }
+# Several numbers for each of several anchors, which are picked by place.
+PARTS = {
+    "anchors": program("""
+found = many(x).reshape([8, -1, 4])  # CAUSE
+loss = (found[..., 0] - 1).square().mean() + (found[..., 1:] - 0.5).square().mean()
+"""),
+}
 HEALTHY = {
+    "anchors, moved": program("""
+found = turned(many(x), 0, 2, 3, 1).reshape([8, -1, 4])
+loss = (found[..., 0] - 1).square().mean() + (found[..., 1:] - 0.5).square().mean()
+"""),
+    "anchors apart": program("""
+found = many(x).reshape([8, 3, 4, 63])
+loss = (found[:, :, 0] - 1).square().mean() + (found[:, :, 1:] - 0.5).square().mean()
+"""),
     "moved": program("""
 loss = F.cross_entropy(turned(image(x), 0, 2, 3, 1).reshape([-1, 5]), colours.reshape([-1]))
 loss = loss + F.cross_entropy(turned(tokens(words), 0, 2, 1).reshape([-1, 6]), kinds.reshape([-1]))
@@ -126,7 +142,7 @@ loss = F.cross_entropy(turned(mixed, 0, 2, 1).reshape([-1, 6]), kinds.reshape([-
 
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    texts = {name: HEAD[request.param] + text for name, text in (LOSSES | LAYERS | HEALTHY).items()}
+    texts = {name: HEAD[request.param] + text for name, text in (LOSSES | LAYERS | PARTS | HEALTHY).items()}
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
 
 
@@ -142,6 +158,12 @@ def test_rows_of_several_positions(runs: dict[str, Run], name: str) -> None:
     assert first["severity"] == ("error" if name in LOSSES else "warning"), first
     assert "of one position has several positions in it" in first["message"], first
     assert "positions of channel 0" in first["evidence"][1], first
+
+
+@each
+def test_numbers_of_several_anchors(runs: dict[str, Run]) -> None:
+    first = runs["anchors"].check_first("wrong-axis")
+    assert "are one channel at 4 positions" in first["message"], first
 
 
 @each

@@ -69,7 +69,14 @@ def join(items):
 OF_THE_SET = SET.replace('"TYPE")', '"float64")  # CAUSE').replace(
     "return row, np.float32(at)", "return np.float32(at), row"
 )
+# ``tensor`` keeps the type of an array.
+KEPT = """
+def join(items):
+    goals, rows = zip(*items)
+    return tensor(np.stack(goals)), tensor(np.stack(rows))
+"""
 PROGRAMS = {
+    "kept": OF_THE_SET + KEPT,
     "object": SET.replace("TYPE", "float32") + OBJECT,
     "returned": SET.replace("TYPE", "float32") + RETURNED,
     "of the set": OF_THE_SET + STACKED,

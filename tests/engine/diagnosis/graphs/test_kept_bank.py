@@ -72,3 +72,24 @@ def test_the_line_that_writes(framework: str, tmp_path: Path) -> None:
     assert "bank.rows keeps the graphs of all earlier iterations" in found["message"], found
     assert "graph True" in runs["kept"].output and "graph False" in runs["detached"].output
     assert not runs["detached"].above_notes(), runs["detached"]
+
+
+# Sums that carry the graphs on, and what is computed of them and put away: the sums are the cause.
+AVERAGES = {
+    name: text.replace(text[text.index("class Bank:") : text.index("def main():")], """
+class Bank:
+    def __init__(self):
+        self.sums, self.codes = ZEROS, None
+    def enqueue(self, rows):
+        self.sums = 0.9 * self.sums + 0.1 * rows.sum(0)  # CAUSE
+        self.codes = self.sums / 3
+""".replace("ZEROS", "torch.zeros(8)" if name == "torch" else "paddle.zeros([8])")).replace("bank.rows", "bank.sums")
+    for name, text in PROGRAMS.items()
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("framework", [case(name, name) for name in FRAMEWORKS])
+def test_what_is_computed_of_it_follows(framework: str, tmp_path: Path) -> None:
+    run = diagnose_each(framework, tmp_path, {"averages": AVERAGES[framework]})["averages"]
+    assert "bank.sums keeps" in run.check_first("graph-kept")["message"]
+    assert len(run.above_notes()) == 1, run

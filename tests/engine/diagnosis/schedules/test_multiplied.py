@@ -56,7 +56,7 @@ groups = [
 ]
 optimizer = paddle.optimizer.AdamW(1e-3, parameters=groups)
 """
-SLOW = ("a multiple", "a part of it", "meant to crawl", "a quotient", "layer by layer")  # as they are meant to be
+SLOW = ("a multiple", "a part of it", "meant to crawl", "a quotient")  # as they are meant to be
 HEALTHY = {
     "meant to crawl": ONE_OF_THEM.replace('rates["head_lr"]', "1e-3")
     .replace('rates["lr"], ', "1e-3, ")
