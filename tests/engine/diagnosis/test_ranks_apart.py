@@ -140,10 +140,13 @@ def test_learning_rates_that_differ(framework: str, tmp_path: Path) -> None:
 
 
 @on_frameworks()
-def test_a_wrapper_that_is_passed_by(framework: str, tmp_path: Path) -> None:
-    """A note, for a program may average by itself in another group, until weights are seen to drift."""
+@pytest.mark.parametrize("between", ["pass", "dist.all_reduce(loss.detach())"], ids=["alone", "shown"])
+def test_a_wrapper_that_is_passed_by(framework: str, tmp_path: Path, between: str) -> None:
+    """A note, for a program may average by itself in another group, until weights are seen to drift. Also where a loss
+    is averaged to be shown."""
     inner = "module" if framework == "torch" else "_layers"
-    text, _, outcome = diagnosed(tmp_path, framework, {**HEALTHY, "model(x, ": f"model.{inner}(x, "})
+    bug = {**HEALTHY, "model(x, ": f"model.{inner}(x, ", "AVERAGED": between}
+    text, _, outcome = diagnosed(tmp_path, framework, bug)
     found = [each for each in findings(outcome) if "averages nothing" in each["message"]]
     assert [each["kind"] for each in found] == ["drifted-parameters"], str(outcome)
     one = found[0]
