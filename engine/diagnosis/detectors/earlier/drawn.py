@@ -184,7 +184,8 @@ class Drawn(Detector):
         if next(_owners("log_prob"), None) is not None:
             return True
         others = [each for each in call.operands if each is not value and each.requires_grad and not each.is_leaf]
-        if not others or name in _JOINED:
+        layer = any(each.is_leaf and each.requires_grad for each in call.operands)  # a cell that takes a state, too
+        if not others or layer or name in _JOINED:
             return False
         return bool(weights_of(self.facts, others).keys() & draw.weights.keys())
 

@@ -189,8 +189,28 @@ OWN_POLICY = OWN.replace("DECORATED", "").replace("BLOCK", "").replace("CALL", "
     value = decoder(z)[:, 0]
     return -(density * value.detach()).mean() + (value ** 2).mean() + 0.01 * (where * where).mean()""",
 )  # fmt: skip
-BUGS = {"plain": PLAIN, "conditioned": CONDITIONED, "states": STATES}
+# A recurrent cell takes the sample and a state that comes of the same weights: no comparison of the two.
+CELL = """
+encoder, decoder, cell = Encoder(6 + 4), nn.Linear(2 + 4, 6), nn.GRUCell(2, 4)
+optimizer = made(encoder, decoder, cell)
+def turn(z, state):
+    after = cell(z, state)
+    return after[1] if isinstance(after, tuple) else after
+def observe(x, z, state):
+    state = turn(z, state)
+    q = encoder(joined([x, state], -1))
+    return (q.sample(), state), q  # CAUSE
+def loss():
+    kept, whole = (zeros(16, 2), zeros(16, 4)), 0.0
+    for x in [noise(16, 6) for _ in range(4)]:
+        kept, q = observe(x, *kept)
+        whole = whole + ((decoder(joined(list(kept), -1)) - x) ** 2).mean() + 0.1 * far(q)
+    return whole
+train(loss)
+"""
+BUGS = {"cell": CELL, "plain": PLAIN, "conditioned": CONDITIONED, "states": STATES}
 HEALTHY = {
+    "cell, right": CELL.replace("sample(), state), q  # CAUSE", "rsample(), state), q"),
     "right": RIGHT, "scored": SCORED, "later": LATER, "unseen": UNSEEN, "critic": CRITIC, "predicted": PREDICTED,
     "by hand, right": OWN_RIGHT, "by hand, an action": OWN_POLICY,
 }  # fmt: skip
