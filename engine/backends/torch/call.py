@@ -150,6 +150,9 @@ class TorchCall(TorchGraph, BackwardCall):
         running = hooks.running if hooks is not None else None
         if hooks is not None and running is not None and not hooks.flags[running] & HAS_POST:
             running = None  # without a post-hook it may well have run
+        if running is None and self.written is not None:
+            with suppress(Exception):
+                running = self.written.failed(self.order, bool(self.wanted))
         return suspects(self, error, running)
 
     def flowed_in(self, key: int, error: BaseException) -> Sequence[Any] | None:

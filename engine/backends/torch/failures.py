@@ -111,7 +111,11 @@ def _freed(graph: TorchGraph) -> Iterator[tuple[int, str]]:
     root = graph.services.last_root()
     old = [key for key in freed if _older(graph, key, root)]
     if old:
-        yield old[0], _link(graph, old[0], root)
+        sure = "" if len(old) == 1 else (
+            f"; it is the first of {len(old)} nodes as old as that backward: "
+            "a breakpoint at it shows whether it still ran"
+        )  # fmt: skip
+        yield old[0], _link(graph, old[0], root) + sure
     for key in freed:
         yield (
             key,

@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from adbg.engine.backends.base import HookPlan  # noqa: E402
 from tests.support.torch_watch import Watch, watching  # noqa: E402
 
 
@@ -48,6 +49,36 @@ def test_a_state_that_is_carried_over_names_the_old_node_and_the_link(armed):
     assert "freed what it saved" in evidence
     link = re.search(r"#\d+ (\w+)#2 \((.*):(\d+)\), made since, leads to it", evidence)
     assert link and link[1] == "AddmmBackward0" and link[2] == __file__
+
+
+def _as_old_and_in_no_backward(watch):
+    """``kept`` is made before the first backward, of what that one runs, and is not in it: it runs in the second one,
+    and frees what it saved as it runs. Gives the name of the node that failed, and what proves it."""
+    weight = torch.ones(4, requires_grad=True)
+    state = (weight * 3).exp()
+    kept = state * torch.full((4,), 2.0)
+    loss = state.sin().sum()
+    with watching(watch):
+        loss.backward()
+        second = (kept.cos() * 2).sum()
+        with pytest.raises(RuntimeError, match="second time"):
+            second.backward()
+    return watch.last.failed[0]
+
+
+def test_what_is_as_old_and_was_in_no_backward_is_told_as_a_guess():
+    name, evidence = _as_old_and_in_no_backward(Watch(HookPlan()))
+    assert not name.startswith("ExpBackward0") and "whether it still ran" in evidence
+
+
+def test_where_nodes_are_written_down_the_one_that_failed_is_known():
+    watch = Watch(HookPlan())
+    written = []
+    watch.begin = lambda call: written.append(call.collect())
+    name, evidence = _as_old_and_in_no_backward(watch)
+    if not all(written):
+        pytest.skip("nothing is written down without the extension")
+    assert name == "ExpBackward0#1" and "executing when the exception left it" in evidence
 
 
 def test_the_same_loss_twice_has_no_link():

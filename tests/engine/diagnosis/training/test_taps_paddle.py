@@ -55,7 +55,7 @@ def _loop() -> list[int]:
     model.eval()
     with paddle.no_grad():
         model(paddle.ones([4, 3]))
-    return [first + offset for offset in (1, 2, 4, 5, 5, 6, 7, 8, 9)]
+    return [first + offset for offset in (1, 2, 4, 5, 5, 6, 7, 8, 9, 9)]
 
 
 def test_what_a_loop_does_is_told_and_all_is_put_back() -> None:
@@ -67,7 +67,7 @@ def test_what_a_loop_does_is_told_and_all_is_put_back() -> None:
     observation.close()
     after = _owned()
     assert [key for key, value in before.items() if after.get(key) is not value] == []
-    names = ["scheduler", "made", "clipped", "step", "stepped", "scheduled", "zeroed", "zeroed", "loaded"]
+    names = ["scheduler", "made", "clipped", "step", "stepped", "scheduled", "zeroed", "zeroed", "listed", "loaded"]
     assert told.events == list(zip(names, lines))
     assert told.forwards == [("Sequential", True, True), ("Sequential", False, False)]
     # 4 rows of ones: each weight of 3 x 2 has the gradient 4, each bias too
