@@ -57,6 +57,7 @@ class StopReader:
 
     def stopped(self, stop: NodeStop) -> None:
         """All of another stop."""
+        self.instead = None
         self.selected = stop.nearest
         self._at_stop = True
         self._know(None)

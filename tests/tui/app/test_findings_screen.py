@@ -58,6 +58,10 @@ def test_a_list_what_proves_it_and_where_it_is(size: tuple[int, int]) -> None:
         await app.until(lambda: (code.path, code.current) == (__file__, 30), "the line to change")
         row = graph.selected
         assert row is not None and row.unique_name == name
+        stopped = app.debugger.stop
+        await app.press("s")
+        await app.until(lambda: app.debugger.stop not in (None, stopped), "the next stop")
+        await app.until(lambda: (code.path, code.current) != (__file__, 30), "the line of that stop")
 
     drive(size, body)
 
