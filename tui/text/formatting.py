@@ -213,9 +213,9 @@ def printed_text(body: EvaluateBody, expression: str) -> str:
     lines = body.result.splitlines()
     if len(lines) > MOST_LINES:
         parts += lines[:MOST_LINES]
-        parts.append(
-            f"… {len(lines) - MOST_LINES} more lines: p/w {expression}[…] shows a part, p/t {expression} these"
-        )
+        more = len(lines) - MOST_LINES
+        these = f"p/w {expression}[…] shows a part, p/t {expression} these"
+        parts.append(f"… {more} more line{'s' * (more > 1)}: {these}")
     else:
         parts += lines
     return "\n".join(parts)

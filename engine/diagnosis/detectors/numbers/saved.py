@@ -191,7 +191,7 @@ def made_here(backend: Backend, graph: Graph, key: int, outs: Sequence[Any], ins
     if read is None or place is None:
         return made
     where = values.index_text(place, read.shape)
-    incoming = _incoming(backend, outs, place, read.shape)
+    came, incoming = _incoming(backend, outs, place, read.shape)
     operands: dict[str, float] = {}
     largest = 0.0
     for each in saved:
@@ -210,7 +210,7 @@ def made_here(backend: Backend, graph: Graph, key: int, outs: Sequence[Any], ins
             if not made.expression and (met == 0 or abs(met) == 1):
                 made.expression = f"saved['{each.name}']"
     if incoming is not None:
-        made.evidence.append(f"grad_outputs{where} is {values.plain(incoming)}: finite")
+        made.evidence.append(f"grad_outputs[{came}]{where} is {values.plain(incoming)}: finite")
         made.masked = incoming == 0
     made.evidence.append(f"grad_inputs[{slot}]{where} is {values.plain(read.flat[place])}")
     op = plain_name(graph.describe(key).name)
@@ -220,12 +220,13 @@ def made_here(backend: Backend, graph: Graph, key: int, outs: Sequence[Any], ins
     return made
 
 
-def _incoming(backend: Backend, outs: Sequence[Any], place: int, shape: tuple[int, ...]) -> float | None:
-    for out in outs:
+def _incoming(backend: Backend, outs: Sequence[Any], place: int, shape: tuple[int, ...]) -> tuple[int, float | None]:
+    """The slot, and the number there."""
+    for slot, out in enumerate(outs):
         one = values.numbers(backend, out)
         if one is not None:
-            return one.at(place, shape)
-    return None
+            return slot, one.at(place, shape)
+    return 0, None
 
 
 def _left_range(backend: Backend, made: Made, outs: Sequence[Any], read: values.Numbers, largest: float) -> None:
