@@ -232,8 +232,9 @@ PARAMETERS = ("params", "parameters", "parameter_list")
 
 
 def argument_line(line: SourceLine | None, kind: str, names: Sequence[str], first: bool = False) -> SourceLine | None:
-    """Of a call of class ``kind`` that begins on a line and is written over several, the line of its argument of one of
-    these names; else ``line``. ``first``: it is the first one where it is not named."""
+    """Of a call of class ``kind`` ("AdamW", "optimizer (AdamW)") that begins on a line and is written over several, the
+    line of its argument of one of these names; else ``line``. ``first``: it is the first one where it is not named."""
+    kind = kind.rpartition("(")[2].rstrip(")")
     for call in nodes_of(line.file) if line is not None else ():
         if line is None or not isinstance(call, ast.Call) or call.lineno != line.line or called_name(call) != kind:
             continue

@@ -63,6 +63,14 @@ optimizer = Adam(
     learning_rate=0.01,
     parameters=head.parameters(),  # CAUSE
 )""", "not-optimized"),
+        "one of two": ("""
+other = Adam(parameters=[framework.create_parameter([1], "float32")])
+schedule = framework.optimizer.lr.LinearWarmup(0.01, warmup_steps=4, start_lr=0.001, end_lr=0.01)
+optimizer = Adam(
+    parameters=[*body.parameters(), *head.parameters()],
+    learning_rate=schedule.get_lr(),  # CAUSE
+)
+step_of, optimizer.step = optimizer.step, lambda: (step_of(), schedule.step())""", "schedule-unused"),
         "a number": ("""
 schedule = framework.optimizer.lr.LinearWarmup(0.01, warmup_steps=4, start_lr=0.001, end_lr=0.01)
 optimizer = Adam(
