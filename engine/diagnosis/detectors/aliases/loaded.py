@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class Loaded:
 
     @property
     def file(self) -> str:
-        return self.frame.f_code.co_filename
+        return os.path.abspath(self.frame.f_code.co_filename)
 
     def statement(self) -> tuple[int, ast.AST] | None:
         """That gave it its value, and its line."""
@@ -107,11 +108,11 @@ def what_is_loaded(line: SourceLine) -> Loaded | None:
     return None
 
 
-def keeping(file: str, made: ast.AST, function: str) -> Kept | None:
+def keeping(file: str, made: ast.AST, function: str, depth: int = _DEEP) -> Kept | None:
     """Of the statement that gave a variable its value: its line, or that of the return of the function of the file
     which it calls; None where neither asks for a ``state_dict()``."""
     value = getattr(made, "value", None)
-    if value is None:
+    if value is None or not depth:  # a function may call itself
         return None
     if "state_dict(" in ast.unparse(value):
         return Kept(SourceLine(file, value.lineno, function), value.end_lineno or value.lineno)
@@ -122,8 +123,8 @@ def keeping(file: str, made: ast.AST, function: str) -> Kept | None:
     result = returned[0].value
     if isinstance(result, ast.Name):
         inner = assigned_before(file, returned[0].lineno, result.id)
-        return keeping(file, inner[1], called.name) if inner is not None else None
-    return keeping(file, returned[0], called.name) if "state_dict(" in ast.unparse(returned[0]) else None
+        return keeping(file, inner[1], called.name, depth - 1) if inner is not None else None
+    return keeping(file, returned[0], called.name, depth - 1) if "state_dict(" in ast.unparse(returned[0]) else None
 
 
 def _each(targets: list[ast.expr]) -> Iterator[ast.expr]:

@@ -88,8 +88,10 @@ class Restored(Detector):
     def optimizer(self, event: OptimizerEvent) -> None:
         if event.what == "loaded":
             self._load(event)
-        elif event.what == "listed" and event.line is not None and len(self._listed) < _LINES:
-            self._listed[event.line.file, event.line.line] = self._steps
+        elif event.what == "listed" and event.line is not None:
+            at = event.line.file, event.line.line
+            if at in self._listed or len(self._listed) < _LINES:
+                self._listed[at] = self._steps
         if event.what == "stepped":
             self._clock += 1
             self._stepped = _Changed(self._clock, event.line, f"{type(event.optimizer).__name__}.step()")

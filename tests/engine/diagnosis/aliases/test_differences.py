@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 from support.diagnosing_many import Run, diagnose_each
 from support.frameworks import FRAMEWORKS, case
 from support.small_net import small_net
+
+from adbg.engine.diagnosis.detectors.aliases.loaded import keeping
+from adbg.engine.diagnosis.source import nodes_of
 
 # Two rounds of a few steps each, behind which weights are loaded.
 ROUND = """
@@ -209,6 +215,13 @@ each = pytest.mark.parametrize(
 def test_the_weights_less_themselves(runs: dict[str, Run], name: str) -> None:
     assert "moved 0.0" in runs[name].plain
     assert "weights that do not move" in runs[name].check_first("silent-overwrite")["message"]
+
+
+def test_a_function_that_calls_itself_ends_the_search(tmp_path: Path) -> None:
+    script = tmp_path / "net.py"
+    script.write_text("def kept(n):\n    weights = kept(n - 1)\n    return weights\nw = kept(3)\n")
+    (made,) = [each for each in nodes_of(str(script)) if isinstance(each, ast.Assign) and each.lineno == 4]
+    assert keeping(str(script), made, "<module>") is None
 
 
 @each
