@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -70,7 +71,8 @@ class HangingJob:
         """All ranks, at once: as a scheduler ends a job."""
         for process in self.debugger.run.processes:
             if process.info.rank is not None and process.alive:
-                os.kill(process.info.pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it ended, and the keeper has not said so yet
+                    os.kill(process.info.pid, signal.SIGKILL)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

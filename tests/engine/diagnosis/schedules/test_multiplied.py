@@ -50,9 +50,14 @@ optimizer = made(0.01)
 """,
 }
 LAYERS = """
-layers = [nn.Linear(6, 6) for _ in range(24)]
+first, layers = body, nn.LayerList([nn.Linear(6, 6) for _ in range(24)])
+def body(data):
+    data = first(data)
+    for layer in layers:
+        data = data + layer(data) / 24
+    return data
 groups = [
-    {"params": each.parameters(), "learning_rate": 0.75 ** at} for at, each in enumerate([head, *layers, body])
+    {"params": each.parameters(), "learning_rate": 0.75 ** at} for at, each in enumerate([head, *layers, first])
 ]
 optimizer = paddle.optimizer.AdamW(1e-3, parameters=groups)
 """
