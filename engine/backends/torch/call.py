@@ -146,13 +146,10 @@ class TorchCall(TorchGraph, BackwardCall):
 
     def failed_nodes(self, error: BaseException) -> Sequence[tuple[int, str]]:
         self.walk()
-        hooks = self._hooks
-        running = hooks.running if hooks is not None else None
-        if hooks is not None and running is not None and not hooks.flags[running] & HAS_POST:
-            running = None  # without a post-hook it may well have run
-        if running is None and self.written is not None:
-            with suppress(Exception):
-                running = self.written.failed(self.order, bool(self.wanted))
+        far, hooks = self.far, self._hooks
+        running = self.core.left_by_exception(far) if far is not None else None
+        if running is None and hooks is not None and (last := hooks.running) is not None:
+            running = last if hooks.flags[last] & HAS_POST else None  # without a post-hook it may well have run
         return suspects(self, error, running)
 
     def flowed_in(self, key: int, error: BaseException) -> Sequence[Any] | None:

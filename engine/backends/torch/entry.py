@@ -90,12 +90,11 @@ class EngineEntry:
     def _decide(self) -> None:
         """Which calls the extension may pass over, from now on."""
         self.calls.forbid()
-        sink = self._sink
-        if sink is not None and self._tick is None and not self._services.core.layout():
-            if self._armed:
-                self.calls.listen(sink)
-            else:
-                self.calls.allow_all()
+        sink, core = self._sink, self._services.core
+        if sink is not None:
+            core.tell_failures(True)
+        if sink is not None and self._tick is None and not core.layout():
+            self.calls.listen(sink) if self._armed else self.calls.allow_all()
 
     def install(self, sink: HookSink) -> None:
         """Put our engine in. Its type is a subclass of torch's own, so that everything else of it is inherited."""

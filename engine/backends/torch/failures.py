@@ -22,8 +22,8 @@ _MOST = 8  # suspects named at most
 
 
 def suspects(graph: TorchGraph, error: BaseException, running: int | None) -> Sequence[tuple[int, str]]:
-    """(key, evidence), most likely first. ``running``: the node whose pre-hook fired and whose post-hook did not."""
-    evidence = (*_in_traceback(graph, error), *_by_message(graph, str(error)))
+    """(key, evidence), most likely first. ``running``: the node that the exception left, where it is known."""
+    evidence = (*_in_traceback(graph, error), *_by_message(graph, str(error), running))
     if running is not None:
         why = ["it was executing when the exception left it"]
         why += list(dict.fromkeys(reason for key, reason in evidence if key == running))
@@ -67,12 +67,12 @@ def flowed_in(graph: TorchGraph, key: int, error: BaseException) -> Sequence[Any
     return found
 
 
-def _by_message(graph: TorchGraph, message: str) -> Iterator[tuple[int, str]]:
+def _by_message(graph: TorchGraph, message: str, running: int | None) -> Iterator[tuple[int, str]]:
     if "is at version" in message:
         yield from _corrupted(graph)
         return
     if "second time" in message:
-        yield from _freed(graph)
+        yield from _freed(graph, running)
         return
     named = _NAMED.search(message)
     if named is not None:
@@ -103,12 +103,15 @@ def _is_freed(graph: TorchGraph, key: int) -> bool:
     return any(value.state is ValueState.FREED for value in graph.saved(key))
 
 
-def _freed(graph: TorchGraph) -> Iterator[tuple[int, str]]:
+def _freed(graph: TorchGraph, running: int | None) -> Iterator[tuple[int, str]]:
     """The first to run of those that an earlier backward has freed, and the link that leads to it from what was made
     since. What this backward ran is freed too; but of a graph that ran, no node is younger than its root was.
     """
     freed = [key for key in _at_hand(graph) if _is_freed(graph, key)]
     root = graph.services.last_root()
+    if running in freed:
+        yield running, _link(graph, running, root)
+        return
     old = [key for key in freed if _older(graph, key, root)]
     if old:
         sure = "" if len(old) == 1 else (

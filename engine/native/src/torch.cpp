@@ -239,6 +239,8 @@ PyMethodDef torch_methods[] = {
     {"torch_watch_next", guarded<torch_watch_next>, METH_VARARGS, "(tensor, nodes) -> whether the next backward of this thread is watched"},
     {"torch_alike", guarded<torch_alike>, METH_O, "(walk) -> a number, or None"},
     {"torch_events_figure", guarded<torch_events_figure>, METH_VARARGS, "(norm, nonfinite) of what flows into this node"},
+    {"torch_failures", guarded<torch_failures>, METH_O, "(on) -> \"\", or why the node that fails cannot be told"},
+    {"torch_failed", guarded<torch_failed>, METH_O, "(walk) -> key of the node that an exception left last, or None"},
     {"torch_events_interposed", guarded<torch_events_interposed>, METH_NOARGS, "() -> as torch_interposed, of the engine's"},
     {"torch_abandon", guarded<torch_abandon>, METH_NOARGS, "in a forked child: calls of other threads never end"},
     {"torch_thread", guarded<torch_thread>, METH_NOARGS, "() -> torch's number of this thread"},

@@ -25,6 +25,7 @@ constexpr size_t kMostNodes = 1 << 16;  // of a call whose nodes may wait
 PyObject* calls_begin(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   Calls* calls = reinterpret_cast<Calls*>(self);
   follow_next(nullptr);  // one that was about to be followed and did not begin
+  failed_forget();
   if (count == 2 && !calls->aside && (calls->state->all || !calls->state->known.empty())) {
     bool foreign = false;
     try {

@@ -108,6 +108,7 @@ Interposed executing(
     "4NodeENS7_6detail34intrusive_target_default_null_typeIS9_EEEEONS0_11InputBufferE",
     reinterpret_cast<void*>(execute));
 Interposed* const all[] = {&evaluating, &validating, &executing};
+bool failures_kept = false;  // the first of them stays while failures are looked for
 
 using Evaluate = void (*)(void*, void*, void*, void*, void*);
 using Validate = void (*)(void*, void*, void*);
@@ -138,8 +139,15 @@ class Running {
   NodeRun run;
 };
 
-void evaluate(void* engine, void* task, void* node, void* inputs, void* queue) {
+// The node whose function an exception left last, on whatever thread it ran: torch does not say which one it was. An
+// address, which another node may have once this one is gone: it is forgotten as the next call begins.
+std::atomic<void*> failed{nullptr};
+// A backward may be followed. Without one a node costs two calls more: its exception is what is looked for.
+std::atomic<bool> following{false};
+
+void run_node(void* engine, void* task, void* node, void* inputs, void* queue) {
   const auto real = reinterpret_cast<Evaluate>(evaluating.real());
+  if (!following.load(std::memory_order_relaxed)) return real(engine, task, node, inputs, queue);
   Thread& here = mine;
   Followed* followed = followed_of(here, *static_cast<void**>(task));
   const bool learning = !inputs_seen.load(std::memory_order_relaxed);
@@ -149,6 +157,15 @@ void evaluate(void* engine, void* task, void* node, void* inputs, void* queue) {
   if (followed) followed->begins(running.run, inputs_of(inputs));
   real(engine, task, node, inputs, queue);
   running.run.whole = true;
+}
+
+void evaluate(void* engine, void* task, void* node, void* inputs, void* queue) {
+  try {
+    run_node(engine, task, node, inputs, queue);
+  } catch (...) {
+    failed.store(node, std::memory_order_relaxed);
+    throw;
+  }
 }
 
 // Right behind a node's own work. The edges that are handed in lie in the node, which tells it from others.
@@ -219,16 +236,30 @@ bool engine_find(std::string& why) {
 bool engine_put(std::string& why) {
   for (Interposed* each : all)
     if (!each->put(why)) {
-      engine_restore();
+      engine_follow_none();
       return false;
     }
+  following.store(true, std::memory_order_relaxed);
   return true;
 }
 
 bool engine_on() { return executing.on(); }
 
+bool failures_put(std::string& why) { return failures_kept = evaluating.find(kLibraries, why) && evaluating.put(why); }
+
+void* failed_node() { return failed.load(std::memory_order_relaxed); }
+
+void failed_forget() { failed.store(nullptr, std::memory_order_relaxed); }
+
+void engine_follow_none() {
+  following.store(false, std::memory_order_relaxed);
+  for (Interposed* each : all)
+    if (each != &evaluating || !failures_kept) each->restore();
+}
+
 void engine_restore() {
-  for (Interposed* each : all) each->restore();
+  failures_kept = false;
+  engine_follow_none();
 }
 
 void engine_abandon() {

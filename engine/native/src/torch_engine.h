@@ -67,11 +67,19 @@ void follow_over(const Follow& followed);
 void learn_inputs(const Tensors& gradients);
 bool inputs_known();
 
-// "" or why not. `engine_restore` puts everything back: any thread, also without Python.
+// "" or why not. `engine_follow_none` puts back what only followed backwards need; `engine_restore` everything: any
+// thread, also without Python.
 bool engine_find(std::string& why);
 bool engine_put(std::string& why);
 bool engine_on();
+void engine_follow_none();
 void engine_restore();
+
+// From here on the node is known whose exception left a backward, whether or not the backward is followed.
+bool failures_put(std::string& why);
+// The last of them since `failed_forget`, or nullptr. An address alone: it may be gone.
+void* failed_node();
+void failed_forget();
 // In a forked child: calls of other threads never end.
 void engine_abandon();
 // [(symbol, whether it is interposed now, slots)]

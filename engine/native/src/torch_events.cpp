@@ -159,7 +159,7 @@ PyObject* torch_events(PyObject*, PyObject* on) {
   if (wanted < 0) return nullptr;
   std::string why;
   if (!wanted) {
-    engine_restore();
+    engine_follow_none();
     return PyUnicode_FromString("");
   }
 #if !defined(__x86_64__)
@@ -291,6 +291,24 @@ PyObject* torch_events_figure(PyObject*, PyObject* arguments) {
     figure.flags = static_cast<uint16_t>(figure.flags | kHasNorm | (nonfinite ? kNonfinite : 0));
   }
   Py_RETURN_NONE;
+}
+
+PyObject* torch_failures(PyObject*, PyObject* on) {
+  const int wanted = PyObject_IsTrue(on);
+  if (wanted < 0) return nullptr;
+  std::string why;
+  if (wanted) failures_put(why);
+  else engine_restore();
+  return PyUnicode_FromString(why.c_str());
+}
+
+PyObject* torch_failed(PyObject*, PyObject* walk) {
+  const Graph* walked = graph_in(walk);
+  if (!walked) return nullptr;
+  void* node = failed_node();
+  const uint32_t key = node ? walked->keys.find(node) : kNoKey;
+  if (key == kNoKey) Py_RETURN_NONE;
+  return PyLong_FromUnsignedLong(key);
 }
 
 PyObject* torch_events_interposed(PyObject*, PyObject*) { return engine_interposed(); }

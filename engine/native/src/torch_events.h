@@ -87,6 +87,12 @@ PyObject* torch_events_end(PyObject*, PyObject* capsule);
 PyObject* torch_alike(PyObject*, PyObject* walk);
 // torch_events_figure(norm, nonfinite): of the gradient that a Python hook was given, for the node that runs here.
 PyObject* torch_events_figure(PyObject*, PyObject* arguments);
+// torch_failures(on) -> "", or why the node cannot be told that an exception leaves. Off: all of the engine's functions
+// are its own again.
+PyObject* torch_failures(PyObject*, PyObject* on);
+// torch_failed(walk) -> the key of the node that an exception left last in the backward of this graph, or None: it left
+// none since the last call began.
+PyObject* torch_failed(PyObject*, PyObject* walk);
 // torch_events_interposed() -> [(symbol, whether it is interposed now, slots)]
 PyObject* torch_events_interposed(PyObject*, PyObject*);
 }  // namespace adbg

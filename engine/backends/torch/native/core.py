@@ -88,6 +88,19 @@ class Core:
         where: int = 0 if self.module is None or self.layout() else self.module.torch_address(node)
         return where or id(node)
 
+    def tell_failures(self, on: bool) -> None:
+        """Have the node known that an exception leaves; also of calls that are passed over. Off: the engine's functions
+        are torch's own again."""
+        if self.module is None or (on and ("failures" in self.failed or self.layout())):
+            return
+        if why := self.module.torch_failures(on):
+            self.failed["failures"] = why
+
+    def left_by_exception(self, walk: Any) -> int | None:
+        """The key of the node of this ``walk`` that an exception left last, since the last call began."""
+        key: int | None = None if self.module is None else self.module.torch_failed(walk.raw)
+        return key
+
     def survey(self, roots: list[Any]) -> Told | None:
         """What is said of the graph below these nodes, 20 ns a node; None where nothing can be."""
         if self.module is None or not self._edges or not self._leaves:

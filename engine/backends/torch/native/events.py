@@ -69,12 +69,6 @@ class Written:
             return None
         return NodeBatch(self._core.module.torch_events_since(self._events, self._walk.raw, places, start))
 
-    def failed(self, order: Callable[[], Sequence[int]], partial: bool) -> int | None:
-        """The node that an exception left last: the innermost, where one runs in another. None where none is known."""
-        places = self._taken or self._places(order, partial)
-        rows = NodeBatch(self._core.module.torch_events_since(self._events, self._walk.raw, places, 0))
-        return next((row.key for row in reversed(list(rows)) if row.failed), None)
-
     def _places(self, order: Callable[[], Sequence[int]], partial: bool) -> bytes:
         """By key, the position in the order. The order of a graph of 600 nodes takes 150 us: it is remembered."""
         known = self._core.places
@@ -135,6 +129,7 @@ def put_back(core: Core) -> None:
     core.events_on = False
     if core.module is not None:
         core.module.torch_events(False)
+        core.tell_failures(False)
 
 
 def _donor(module: Any) -> bool:

@@ -10,6 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from adbg.engine.backends.base import HookPlan  # noqa: E402
+from adbg.engine.backends.torch.native.core import Core  # noqa: E402
+from adbg.engine.native import load  # noqa: E402
 from tests.support.torch_watch import Watch, watching  # noqa: E402
 
 
@@ -66,19 +68,67 @@ def _as_old_and_in_no_backward(watch):
     return watch.last.failed[0]
 
 
-def test_what_is_as_old_and_was_in_no_backward_is_told_as_a_guess():
+@pytest.mark.parametrize("written", [False, True])
+def test_the_node_that_failed_is_known_with_no_hook_at_all(written):
+    watch = Watch(HookPlan())
+    if written:
+        watch.begin = lambda call: call.collect()
+    name, evidence = _as_old_and_in_no_backward(watch)
+    if load.core()[0] is None:
+        assert not name.startswith("ExpBackward0") and "whether it still ran" in evidence
+    else:
+        assert name == "ExpBackward0#1" and "executing when the exception left it" in evidence
+
+
+def test_without_the_extension_it_is_told_as_a_guess(monkeypatch):
+    monkeypatch.setattr(Core, "left_by_exception", lambda self, walk: None)
     name, evidence = _as_old_and_in_no_backward(Watch(HookPlan()))
     assert not name.startswith("ExpBackward0") and "whether it still ran" in evidence
 
 
-def test_where_nodes_are_written_down_the_one_that_failed_is_known():
+@pytest.mark.parametrize("what", ["a Function", "a hook", "a wrong shape"])
+def test_any_exception_leaves_its_node(what):
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, grad):
+            if what == "a Function":
+                raise ValueError("mine")
+            return grad.sum(0) if what == "a wrong shape" else grad
+
+    def fails(grad):
+        raise ValueError("a hook's")
+
+    x = torch.ones(2, 3, requires_grad=True)
+    middle = (x * 2).exp()
+    if what == "a hook":
+        middle.register_hook(fails)
+    loss = Fails.apply(middle.sin()).sum()
     watch = Watch(HookPlan())
-    written = []
-    watch.begin = lambda call: written.append(call.collect())
-    name, evidence = _as_old_and_in_no_backward(watch)
-    if not all(written):
-        pytest.skip("nothing is written down without the extension")
-    assert name == "ExpBackward0#1" and "executing when the exception left it" in evidence
+    with watching(watch):
+        begun = last_begun(loss.grad_fn)
+        with pytest.raises((ValueError, RuntimeError)):
+            loss.backward()
+    name, evidence = watch.last.failed[0]
+    assert name.startswith("ExpBackward0" if what == "a hook" else begun[-1][0])
+    assert load.core()[0] is None or "executing when the exception left it" in evidence
+
+
+def test_the_node_of_an_earlier_failure_is_forgotten():
+    x = torch.ones(2, requires_grad=True)
+    once = x.exp()
+    watch = Watch(HookPlan())
+    with watching(watch):
+        (once.sum() * 2).backward()
+        with pytest.raises(RuntimeError, match="second time"):
+            (once * 3).sum().backward()
+        with pytest.raises(RuntimeError, match="not have been used"):
+            torch.autograd.grad((once * 3).sum(), torch.ones(1, requires_grad=True))
+    assert len(watch.calls) == 3
+    assert not any("executing" in evidence for _, evidence in watch.last.failed)
 
 
 def test_the_same_loss_twice_has_no_link():
