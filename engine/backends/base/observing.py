@@ -275,6 +275,11 @@ class Keeping:
         """A mark of this moment of a forward, for ``nodes_before``; None where nodes are not numbered when made."""
         return None
 
+    def used_up_mark(self) -> int | None:
+        """As ``forward_mark``, of the moment in which the last backward of this thread began that freed its graph,
+        whether or not anybody watched it; None where that is not known."""
+        return None
+
     def number_of(self, graph: Graph, key: int) -> int | None:
         """The place of a node among all that forwards made, as ``forward_mark`` counts; None where it is not known."""
         return None

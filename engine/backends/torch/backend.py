@@ -121,7 +121,7 @@ class TorchBackend(FrameworkBackend):
         self._evaluating = _Evaluating()
         self._phases = TorchPhases(self._frames.live_line)
         self._taps = TorchTaps(self._frames.user_file)
-        self.keeping = TorchKeeping(self.made_so_far, self.older_nodes)
+        self.keeping = TorchKeeping(self.made_so_far, self.older_nodes, self._services.last_root)
         self.capabilities = _capabilities(self._stacks)
 
     # ---- in and out

@@ -136,12 +136,18 @@ def _link(graph: TorchGraph, key: int, root: int | None) -> str:
     told = "an earlier backward ran it and freed what it saved"
     producers = graph.producers()
     order = graph.order()
-    newer = [other for other in order if key in producers[other] and not _older(graph, other, root)]
-    if not newer:
+    above, newer = {key}, None  # of what is as old, some save nothing: a sum between
+    for other in reversed(order[: order.index(key)]):
+        if above & set(producers[other]):
+            if _older(graph, other, root):
+                above.add(other)
+            else:
+                newer = other
+    if newer is None:
         return told
-    info = graph.describe(newer[0])
+    info = graph.describe(newer)
     line = f" ({info.forward.file}:{info.forward.line})" if info.forward is not None else ""
-    place = order.index(newer[0]) + 1
+    place = order.index(newer) + 1
     return (
         f"{told}; #{place} {info.unique_name}{line}, made since, leads to it: detach() there, "
         "or retain_graph=True in the earlier backward"

@@ -254,14 +254,30 @@ def test_a_graph_that_was_freed_is_told_at_the_stop(framework: str, tmp_path: Pa
     assert [each["kind"] for each in outcome.of("finding")].count("second-backward") == 1, str(outcome)
 
 
+# Another place that the earlier backward may have been called from.
+SECOND_OF_TWO = SECOND.replace("        loss.backward()", "        (loss.backward() if step else loss.backward())")
+
+
+def _unwatched(folder: Path, text: str) -> tuple[dict[str, Any], Outcome]:
+    (folder / "train.py").write_text(text)
+    outcome = adbg("run", "--batch", "--json", "-e", "c", "-e", "diagnose", "train.py", cwd=folder)
+    rows = outcome.of("result", command="diagnose")[0]["value"]["findings"]
+    assert [each["kind"] for each in rows] == ["second-backward"], str(outcome)
+    return rows[0], outcome
+
+
+@only("torch", "Paddle numbers no nodes that nobody watched")
+def test_a_graph_that_the_only_backward_freed_before_anybody_watched(tmp_path: Path) -> None:
+    text = program("torch", SECOND)
+    found, outcome = _unwatched(tmp_path, text)
+    check_cause(found, text, "second-backward", outcome)
+    assert "'y'" in found["message"] and "was not watched" in " ".join(found["evidence"]), str(found)
+
+
 @on_frameworks()
 def test_a_graph_that_was_freed_before_anybody_watched(framework: str, tmp_path: Path) -> None:
     """What lies there is a node whose graph is gone: a note, with the command that watches from the start."""
-    (tmp_path / "train.py").write_text(program(framework, SECOND))
-    outcome = adbg("run", "--batch", "--json", "-e", "c", "-e", "diagnose", "train.py", cwd=tmp_path)
-    rows = outcome.of("result", command="diagnose")[0]["value"]["findings"]
-    assert [each["kind"] for each in rows] == ["second-backward"], str(outcome)
-    found = rows[0]
+    found, _ = _unwatched(tmp_path, program(framework, SECOND_OF_TWO))
     assert found["severity"] == "note" and found["confidence"] < 0.5 and found["cause"] is None, str(found)
     assert "not watched" in found["message"] and any("adbg diagnose" in each for each in found["next"]), str(found)
 

@@ -204,12 +204,22 @@ def state_of(optimizer: Any, tensor: torch.Tensor) -> tuple[float | None, Mappin
 class TorchKeeping(Keeping):
     """Nodes are numbered as they are made."""
 
-    def __init__(self, mark: Callable[[], int | None], older: Callable[[Any, int, int], int]) -> None:
+    def __init__(
+        self,
+        mark: Callable[[], int | None],
+        older: Callable[[Any, int, int], int],
+        last_root: Callable[[], int | None],
+    ) -> None:
         self._mark = mark
         self._older = older
+        self._last_root = last_root
 
     def forward_mark(self) -> int | None:
         return self._mark()
+
+    def used_up_mark(self) -> int | None:
+        root = self._last_root()
+        return None if root is None else root + 1  # of a graph, no node is younger than its root
 
     def number_of(self, graph: Graph, key: int) -> int | None:
         known: Any = graph  # of torch: its number alone, where a description costs 50 us

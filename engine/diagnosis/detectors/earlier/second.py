@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import textwrap
 from collections.abc import Sequence
 
 from adbg.engine.backends.base import BackwardCall
@@ -15,6 +16,7 @@ from adbg.engine.diagnosis.detectors.earlier.parted import APART, CLEARED, TRAIN
 from adbg.engine.diagnosis.detectors.earlier.together import (
     calls_now,
     first_of,
+    is_only_backward,
     is_before_loop,
     is_carried,
     line_in_scope_of,
@@ -68,9 +70,13 @@ class SecondBackward(Joining):
         self.backward_end(running, error)
 
     def _unwatched(self, call: BackwardCall, failed: int | None, text: str) -> None:
-        """The backward that freed it ran before diagnosis was on: which nodes are older than that is not known."""
+        """The backward that freed it ran before diagnosis was on."""
         roots = call.roots()
         if failed is None and not roots:
+            return
+        before = self._unseen(call)
+        if before is not None and self.links(call, before, failed):
+            self._judge(call, [before], failed, text)
             return
         key = failed if failed is not None else roots[0]
         at, forward = self.facts.node(call, key)
@@ -82,9 +88,19 @@ class SecondBackward(Joining):
                 f"an earlier backward, which was not watched, has freed the part of the graph that {at.unique_name}"
                 f"{where} is in: what joins it to this one is not known",
                 node=at, backward=call.number, forward=forward, cause=None,
-                evidence=[*evidence, text.strip().split("\n", 1)[0][:300], _UNWATCHED], next=[_SCRIPT, "b error"],
+                evidence=[*evidence, _shortened(text), _UNWATCHED], next=[_SCRIPT, "b error"],
             )
         )  # fmt: skip
+
+    def _unseen(self, call: BackwardCall) -> Call | None:
+        """The last backward that freed its graph, which nobody watched, by the age of the nodes alone; only where the
+        source has no other place that it may have been called from."""
+        mark = self.facts.backend.keeping.used_up_mark()
+        now = self._now(call) or self.remember(call)
+        now.calls = now.calls or calls_now()
+        if mark is None or now.mark is None or not is_only_backward(now.calls):
+            return None
+        return Call(0, call.location, mark, frozenset(), 0, 0, stepped=True, calls=now.calls)
 
     def _judge(self, call: BackwardCall, earlier: Sequence[Call], failed: int | None, text: str) -> None:
         facts, last = self.facts, earlier[-1]
@@ -95,10 +111,10 @@ class SecondBackward(Joining):
         cause, message, evidence = (
             self._linked(call, earlier, links[0]) if links else self._whole(call, earlier, failed)
         )
-        evidence.append(text.strip().split("\n", 1)[0][:300])
+        evidence.append(_shortened(text))
         facts.tell(
             Finding(
-                0, "second-backward", "error", 0.95 if links else 0.92, message, node=at[0], backward=call.number,
+                0, "second-backward", "error", (0.95 if earlier[-1].number else 0.85) if links else 0.92, message, node=at[0], backward=call.number,
                 forward=at[1], cause=facts.cause(cause), evidence=evidence,
                 next=["b error", f"b {place(cause)}"] if cause is not None else ["b error"],
             )
@@ -111,13 +127,17 @@ class SecondBackward(Joining):
         by = next((each for each in earlier if self.is_older(call, link.older, each)), earlier[-1])
         line, name = self.joined_at(call, link)
         what = f"'{name}'" if name else f"the result of {older.unique_name}"
+        who = f"backward {by.number} ({place(by.location)})"
         when = f"before backward {by.number}"
-        if not self.is_older(call, link.older, by):
+        if not by.number:
+            who = f"an earlier backward ({place(by.location)}), which was not watched,"
+            when = "before the last backward that freed its graph"
+        if by.number and not self.is_older(call, link.older, by):
             when = f"after backward {by.number}, of what that had freed"
         evidence = [
             f"{newer.unique_name} ({place(newer.forward)}), made since, takes what {older.unique_name} "
             f"({place(older.forward)}) made {when}",
-            f"backward {by.number} ({place(by.location)}) ran that part of the graph and freed what it had saved",
+            f"{who} ran that part of the graph and freed what it had saved",
         ]
         if self.partly is not None:
             left = self.facts.some(self.partly.left)
@@ -334,6 +354,10 @@ class SecondBackward(Joining):
             f"the loss of {info.unique_name} is run back a second time at {place(call.location)}; the backward at "
             f"{place(by.location)} has freed its graph already"
         ), evidence  # fmt: skip
+
+
+def _shortened(text: str) -> str:
+    return textwrap.shorten(text.strip().split("\n", 1)[0], 300, placeholder=" …")
 
 
 def _is_freed(call: BackwardCall, key: int) -> bool:

@@ -9,12 +9,13 @@ import sys
 import types
 from collections.abc import Iterator, Sequence
 
-from adbg.engine.diagnosis.source import assigned_on, inside, scope_at
+from adbg.engine.diagnosis.source import assigned_on, called_name, inside, nodes_of, scope_at
 from adbg.engine.python.user_code import USER, framework_roots, owner_of
 from adbg.engine.types import SourceLine
 
 _MOST = 16  # functions of the program that are looked at, from the innermost outwards
 _STEPS = frozenset({"step", "minimize"})
+_BACKWARDS = frozenset({"backward", "grad"})
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 Place = tuple[types.CodeType, int]
 _Loop = ast.For | ast.AsyncFor | ast.While | ast.expr
@@ -31,6 +32,15 @@ def calls_now() -> tuple[Place, ...]:
             found.append((at.f_code, at.f_lineno))
         at = at.f_back
     return tuple(found)
+
+
+def is_only_backward(now: Sequence[Place]) -> bool:
+    """Whether the files of these functions name no other backward than the one that runs, and call none of the functions
+    around it twice: what ran before came the same way."""
+    files = {line.file for line in map(_line, now)}
+    around = [code.co_name for code, _ in now if code.co_name != "<module>"]
+    named = [called_name(each) for file in files for each in nodes_of(file) if isinstance(each, ast.Call)]
+    return sum(name in _BACKWARDS for name in named) == 1 and all(named.count(name) <= 1 for name in around)
 
 
 def first_of(before: Sequence[Place], now: Sequence[Place], made: Sequence[SourceLine]) -> SourceLine | None:

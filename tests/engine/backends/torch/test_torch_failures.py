@@ -160,6 +160,18 @@ def test_what_two_losses_share_is_old_and_what_they_have_alone_is_not():
     assert "CosBackward0#1" in evidence
 
 
+def test_the_link_leads_through_nodes_that_save_nothing():
+    x = torch.ones(2, requires_grad=True)
+    trunk = (x * 2).exp().reshape(2, 1).transpose(0, 1)
+    watch = Watch()
+    with watching(watch):
+        trunk.sum().backward()
+        with pytest.raises(RuntimeError, match="second time"):
+            trunk.cos().sum().backward()
+    name, evidence = watch.last.failed[0]
+    assert name == "ExpBackward0#1" and re.search(r"#\d+ CosBackward0#1.*, made since, leads to it", evidence)
+
+
 def test_what_was_retained_is_not_old():
     x = torch.ones(2, requires_grad=True)
     y = x.exp()
