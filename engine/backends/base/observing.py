@@ -70,6 +70,7 @@ class OptimizerEvent:
     unexpected: Sequence[str] = ()
     given: Sequence[Any] = ()
     factors: Sequence[float] = ()  # of its groups, where their rates multiply the optimizer's own one
+    decides: Any = None  # the program's function that it asks, by a tensor's own name, whether the tensor decays
 
 
 @dataclass(slots=True)
@@ -274,6 +275,10 @@ class Keeping:
     def forward_mark(self) -> int | None:
         """A mark of this moment of a forward, for ``nodes_before``; None where nodes are not numbered when made."""
         return None
+
+    def own_name(self, tensor: Any) -> str:
+        """What the framework itself calls a parameter, whatever module has it; "" where it gives no names."""
+        return ""
 
     def used_up_mark(self) -> int | None:
         """As ``forward_mark``, of the moment in which the last backward of this thread began that freed its graph,

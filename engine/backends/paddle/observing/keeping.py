@@ -19,6 +19,9 @@ class PaddleKeeping(Keeping):
     def __init__(self, services: Services) -> None:
         self._services = services
 
+    def own_name(self, tensor: Any) -> str:
+        return str(getattr(tensor, "name", "") or "")
+
     def forward_mark(self) -> int | None:
         stacks = self._services.stacks
         return stacks.texts.take_number() if stacks.on else None

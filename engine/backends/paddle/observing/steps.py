@@ -92,6 +92,7 @@ class StepsTap(Tap):
             held = _held(optimizer) if tensors is None else tensors
             event = OptimizerEvent(what, optimizer, held, line, _rates(optimizer), **more)
             event.factors = _factors(optimizer)
+            event.decides = _decides(optimizer)
             event.frozen = tuple(place for place, value in enumerate(held) if value.stop_gradient)
             watcher.optimizer(event)
 
@@ -244,6 +245,12 @@ def _rates(optimizer: Any) -> tuple[float, ...]:
     if not isinstance(rate, (int, float)):
         return ()
     return tuple(rate * factor for factor in _factors(optimizer)) or (float(rate),)
+
+
+def _decides(optimizer: Any) -> Any:
+    """AdamW asks its one, Lamb the other."""
+    kept = getattr(optimizer, "__dict__", {})
+    return kept.get("_apply_decay_param_fun") or kept.get("_exclude_from_weight_decay_fn")
 
 
 def _factors(optimizer: Any) -> tuple[float, ...]:

@@ -16,9 +16,9 @@ from adbg.engine.diagnosis.detectors.earlier.parted import APART, CLEARED, TRAIN
 from adbg.engine.diagnosis.detectors.earlier.together import (
     calls_now,
     first_of,
-    is_only_backward,
     is_before_loop,
     is_carried,
+    is_only_backward,
     line_in_scope_of,
     parting,
 )
@@ -112,9 +112,10 @@ class SecondBackward(Joining):
             self._linked(call, earlier, links[0]) if links else self._whole(call, earlier, failed)
         )
         evidence.append(_shortened(text))
+        seen = 0.95 if earlier[-1].number else 0.85
         facts.tell(
             Finding(
-                0, "second-backward", "error", (0.95 if earlier[-1].number else 0.85) if links else 0.92, message, node=at[0], backward=call.number,
+                0, "second-backward", "error", seen if links else 0.92, message, node=at[0], backward=call.number,
                 forward=at[1], cause=facts.cause(cause), evidence=evidence,
                 next=["b error", f"b {place(cause)}"] if cause is not None else ["b error"],
             )

@@ -35,8 +35,8 @@ def calls_now() -> tuple[Place, ...]:
 
 
 def is_only_backward(now: Sequence[Place]) -> bool:
-    """Whether the files of these functions name no other backward than the one that runs, and call none of the functions
-    around it twice: what ran before came the same way."""
+    """Whether the files of these functions name no other backward than the one that runs, and call none of the
+    functions around it twice: what ran before came the same way."""
     files = {line.file for line in map(_line, now)}
     around = [code.co_name for code, _ in now if code.co_name != "<module>"]
     named = [called_name(each) for file in files for each in nodes_of(file) if isinstance(each, ast.Call)]

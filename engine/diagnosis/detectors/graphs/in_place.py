@@ -17,6 +17,7 @@ from adbg.engine.diagnosis.detectors.graphs.calls import place, plain, shape, wr
 from adbg.engine.diagnosis.detectors.graphs.silent import Silent, idle_operands, span_of
 from adbg.engine.diagnosis.detectors.graphs.untracked import Untracked
 from adbg.engine.diagnosis.facts import Facts
+from adbg.engine.diagnosis.writers import only_writer
 from adbg.engine.outside import suppress
 from adbg.engine.protocol.messages import Finding, FoundAt
 from adbg.engine.session.running_call import Running
@@ -313,11 +314,15 @@ class InPlace(Detector):
             if note:
                 evidence.append(note)
             message = f"a tensor that {needs or 'a node'} saved was overwritten before its backward ran"
+            what, sure = "a tensor", 0.9 if writer is not None else 0.7
+            only = only_writer(forward) if writer is None and forward is not None else None
+            if only is not None:
+                (writer, what), sure = only, 0.8
+                evidence.append(f"no other line of {place(writer).partition(':')[0]} writes {what} in place")
             if writer is not None:
-                message = f"{place(writer)} overwrites a tensor, which {needs} needs as it was"
-            sure = 0.9 if writer is not None else 0.7
+                message = f"{place(writer)} overwrites {what}, which {needs} needs as it was"
             cause, follow, advice = facts.cause(writer), _next(node), []
-            if writer is None and not self._uses:  # it was not watched as it ran
+            if (writer is None or only is not None) and not self._uses:  # it was not watched as it ran
                 follow = ["restart", *follow]
                 advice = [
                     "`restart`: diagnosis then watches the operators of the forward, and names the line that wrote"

@@ -1,0 +1,137 @@
+"""A mask of ones and zeros that is added to the scores of an attention, where infinities were meant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from adbg.engine.backends.base import OperatorCall
+from adbg.engine.diagnosis.detector import Detector, Need, detector
+from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, shape
+from adbg.engine.diagnosis.detectors.graphs.marks import Marks
+from adbg.engine.diagnosis.detectors.numbers.values import numbers
+from adbg.engine.protocol.messages import Finding
+
+_SUMS = frozenset({"add", "baddbmm"})
+_KEEP = frozenset({"mul", "multiply", "div", "divide", "truediv", "float", "to", "cast", "reshape", "view"})
+_ATTENDS = frozenset({"scaled_dot_product_attention", "memory_efficient_attention"})
+_MOST = 1 << 20  # elements of a mask
+_LOW = -1e3
+
+
+@dataclass(frozen=True, slots=True)
+class _Mask:
+    sizes: list[int]
+    ones: int
+    zeros: int
+    triangle: bool  # ones on one side of the diagonal, zeros on the other
+
+
+@detector("mask-added")
+class AddedMasks(Detector):
+    """A mask of 0 and 1 in floating point is added to the scores of an attention, as its framework does with every mask
+    of such a type: what is 1 gets e times the weight, nothing is hidden. A mask of bool hides, or one of 0 and -inf.
+
+    Evidence: the numbers of the mask, how many of each.
+    Mistaken for: a mask that is learnt, one of other numbers (a bias by distance), ones and zeros beside which another
+    mask hides (masked_fill, or numbers below -1,000 that are added): not told.
+    Cost: in sampled iterations a look at each sum, and at the numbers of a small operand without gradient before a softmax.
+    """
+
+    sampled = Need.OPERATORS
+
+    def __init__(self, facts: Any) -> None:
+        super().__init__(facts)
+        self._scores: Marks[_Mask | None] = Marks()  # None: what hides was added
+        self._attended = False
+        self._told: set[Any] = set()
+
+    def applied(self) -> bool:
+        return self._attended
+
+    def operator(self, call: OperatorCall) -> None:
+        if call.error is not None or call.in_backward or not call.results:
+            return
+        name = plain(call.name)
+        if name in _ATTENDS:
+            self._attended = True
+            mask = call.keywords.get("attn_mask", call.arguments[3] if len(call.arguments) > 3 else None)
+            found = self._read(mask) if mask is not None else None
+            if isinstance(found, _Mask):
+                self._tell(call, found)
+        elif name in _SUMS and len(call.operands) > 1:
+            self._sum(call)
+        elif name == "softmax" and call.operands:
+            known = self._scores.of(call.operands[0])
+            self._attended = self._attended or len(shape(call.operands[0])) > 2
+            if known is not None and known.what is not None:
+                self._tell(call, known.what)
+        elif name in _KEEP and call.operands and (known := self._scores.of(call.operands[0])) is not None:
+            self._scores.put(call.results[0], known.what, known.name, known.line)
+
+    def _sum(self, call: OperatorCall) -> None:
+        known = next((each for one in call.operands if (each := self._scores.of(one)) is not None), None)
+        scores = shape(call.results[0])
+        if known is not None and known.what is None:
+            self._scores.put(call.results[0], None, call.name, None)
+            return
+        if len(scores) < 3 or not call.results[0].requires_grad:
+            return
+        for operand in call.operands:
+            sizes = shape(operand)
+            if len(sizes) < 2 or operand.requires_grad or sizes[-1] != scores[-1]:
+                continue
+            found = self._read(operand)
+            if found is not None:
+                self._scores.put(call.results[0], found if isinstance(found, _Mask) else None, call.name, None)
+                return
+        if known is not None:
+            self._scores.put(call.results[0], known.what, known.name, known.line)
+
+    def _read(self, mask: Any) -> _Mask | bool | None:
+        """True: it hides; None: it is no mask."""
+        sizes = shape(mask)
+        total = 1
+        for each in sizes:
+            total *= each
+        if "float" not in str(getattr(mask, "dtype", "")) or len(sizes) < 2 or not 4 <= total <= _MOST:
+            return None
+        if mask.requires_grad:
+            return None
+        read = numbers(self.facts.backend, mask)
+        if read is None:
+            return None
+        different = set(read.flat[:64]) if total > 64 else set()
+        if different - {0.0, 1.0} and min(different) > _LOW:
+            return None  # looked at no further
+        different = set(read.flat)
+        if min(different) <= _LOW:
+            return True
+        if different != {0.0, 1.0}:
+            return None
+        ones = sum(1 for each in read.flat if each)
+        rows, columns = sizes[-2], sizes[-1]
+        block = read.flat[: rows * columns]
+        lower = all(bool(block[at * columns + to]) == (to <= at) for at in range(rows) for to in range(columns))
+        upper = all(bool(block[at * columns + to]) == (to > at) for at in range(rows) for to in range(columns))
+        return _Mask(sizes, ones, total - ones, rows > 1 and (lower or upper))
+
+    def _tell(self, call: OperatorCall, mask: _Mask) -> None:
+        facts, line = self.facts, line_of(call.lines)
+        if line in self._told:
+            return
+        self._told.add(line)
+        shown = "a triangle of ones" if mask.triangle else "ones and zeros"
+        facts.tell(
+            Finding(
+                0, "mask-added", "error" if mask.triangle else "warning", 0.9 if mask.triangle else 0.8,
+                f"the mask that the attention at {place(line)} adds to its scores is {shown} in floating point: it hides "
+                "nothing, what is 1 gets e times the weight of what is 0",
+                None, None, facts.iteration + 1, line, facts.cause(line),
+                [
+                    f"its shape is {mask.sizes}; {mask.ones:,} are 1 and {mask.zeros:,} are 0",
+                    "give a mask of bool, or one of 0 and -inf, which is added",
+                ],
+                [f"b {place(line)}", "info node"],
+            )
+        )  # fmt: skip

@@ -1,0 +1,107 @@
+"""The last step of padded sequences, taken for the last step of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from adbg.engine.backends.base import OperatorCall
+from adbg.engine.diagnosis.detector import Detector, Need, detector
+from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, shape
+from adbg.engine.diagnosis.detectors.numbers.values import numbers
+from adbg.engine.protocol.messages import Finding
+
+_WIDTH = 4  # numbers of a step: all 0 by chance is nothing that happens
+_MOST = 1 << 20  # elements of what is looked at
+_SHARE = 0.1  # of the sequences
+
+
+@detector("padding-taken")
+class PaddingTaken(Detector):
+    """``outputs[:, -1]`` of sequences that end earlier, each at a length of its own: a recurrent layer that is told the
+    lengths (``pad_packed_sequence``, ``sequence_length``) gives zeros after these, so that the last step of most
+    sequences is padding. What is computed of it does not depend on them.
+
+    Evidence: how many of the sequences are all 0 at the step that is taken, and how long they are.
+    Mistaken for: sequences that are 0 from begin to end, and where all are (nothing was computed yet): not told; what no
+    gradient is wanted of.
+    Cost: in sampled iterations a look at what is taken by a last index, and at all of it where a row is 0.
+    """
+
+    sampled = Need.OPERATORS
+
+    def __init__(self, facts: Any) -> None:
+        super().__init__(facts)
+        self._looked = False
+        self._told: set[Any] = set()
+
+    def applied(self) -> bool:
+        return self._looked
+
+    def operator(self, call: OperatorCall) -> None:
+        if plain(call.name) != "getitem" or call.error is not None or len(call.arguments) != 2 or not call.results:
+            return
+        source, taken = call.arguments[0], call.results[0]
+        sizes = shape(source)
+        if len(sizes) != 3 or sizes[2] < _WIDTH or not taken.requires_grad or not call.grad_mode:
+            return
+        axis = _last_of(call.arguments[1], sizes)
+        if axis is None or min(sizes) < 1 or sizes[0] * sizes[1] * sizes[2] > _MOST or sizes[axis] < 2:
+            return
+        self._looked = True
+        line = line_of(call.lines)
+        if line in self._told:
+            return
+        lengths = self._lengths(source, sizes, axis)
+        if lengths is None:
+            return
+        self._told.add(line)
+        self._tell(line, lengths, sizes[axis])
+
+    def _lengths(self, source: Any, sizes: list[int], axis: int) -> list[int] | None:
+        """Up to where each sequence is not 0; None where that is the end of (nearly) all, or of none."""
+        read = numbers(self.facts.backend, source)
+        if read is None:
+            return None
+        first, second, width = sizes
+        steps, rows = (second, first) if axis == 1 else (first, second)
+
+        def is_zero(row: int, step: int) -> bool:
+            at = (row * second + step if axis == 1 else step * second + row) * width
+            return not any(read.flat[at : at + width])
+
+        padded = [row for row in range(rows) if is_zero(row, steps - 1)]
+        if len(padded) < max(1, _SHARE * rows) or len(padded) == rows:
+            return None
+        lengths = [
+            next((step + 1 for step in reversed(range(steps)) if not is_zero(row, step)), 0) for row in range(rows)
+        ]
+        ended = [each for each in lengths if 0 < each < steps]
+        return lengths if len(ended) >= max(1, _SHARE * rows) else None
+
+    def _tell(self, line: Any, lengths: list[int], steps: int) -> None:
+        facts, ended = self.facts, [each for each in lengths if each < steps]
+        facts.tell(
+            Finding(
+                0, "padding-taken", "error", 0.9,
+                f"{place(line)} takes the last of {steps} steps: {len(ended)} of {len(lengths)} sequences ended before it, "
+                "and are all 0 there",
+                None, None, facts.iteration + 1, line, facts.cause(line),
+                [
+                    f"the sequences are {min(lengths)} to {max(lengths)} steps long, and padded with zeros behind that",
+                    "take the step at each sequence's own length, or the state that the recurrent layer returns",
+                ],
+                [f"b {place(line)}", "info node"],
+            )
+        )  # fmt: skip
+
+
+def _last_of(key: Any, sizes: list[int]) -> int | None:
+    """The axis, 0 or 1, of which the last place alone is taken: 1 of ``[:, -1]`` and ``[:, -1, :4]``."""
+    parts = list(key) if isinstance(key, tuple) else [key]
+    for axis, part in enumerate(parts[:2]):
+        if type(part) is int and part in (-1, sizes[axis] - 1):
+            others = parts[:axis] + parts[axis + 1 :]
+            return axis if all(each == slice(None) for each in others[:axis]) else None
+        if part != slice(None):
+            return None
+    return None
