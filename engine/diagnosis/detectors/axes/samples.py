@@ -40,19 +40,20 @@ class _Numbers:
 
     said: str
     sized: str
+    picked: bool = False
 
 
 @detector("wrong-axis")
 class SamplesAlongColumns(Detector):
     """A number of each sample (a level of noise that is picked by the sample's step, a weight that is drawn for it, or
-    that torch's loader puts together) meets a batch of three or more axes: a broadcast lines it up with the last axis,
-    which happens to be as long as the batch, and each sample gets all numbers, one a column. With another size of batch
-    it would be an error.
+    that torch's loader puts together) meets a batch: a broadcast lines it up with the last axis, which happens to be as
+    long as the batch, and each sample gets all numbers, one a column. With another size of batch it would be an error.
+    Of a batch of two axes it is told where a loader put that together, or it was drawn, and the numbers were picked.
 
     Evidence: how the numbers were made, as many as the batch has samples by that line (``x.shape[0]``, ``len(x)``,
     ``batch_size``, the loop over a loader), both shapes, and the line where they meet.
     Mistaken for: a factor of each column (parameters, buffers, statistics, an index that is the same in every
-    iteration: not told; so nothing is in the first), tables of all pairs (of two axes: not told). A warning; a note
+    iteration: not told; so nothing is in the first), tables of all pairs (not told). A warning; a note
     where random numbers are drawn by a line that does not say for what.
     Cost: in sampled iterations a look at the shapes of operators that draw, pick or meet.
     """
@@ -63,6 +64,7 @@ class SamplesAlongColumns(Detector):
         super().__init__(facts)
         self._numbers: Marks[_Numbers] = Marks()
         self._drawn: Marks[_Numbers] = Marks()
+        self._rows: Marks[None] = Marks()  # batches of two axes that are no table of pairs
         self._met: dict[SourceLine, tuple[int, weakref.ref[Any]]] = {}  # lines: in which iteration first, with what
 
     def operator(self, call: OperatorCall) -> None:
@@ -70,6 +72,8 @@ class SamplesAlongColumns(Detector):
             return
         name, result = plain(call.name), call.results[0]
         sizes = shape(result)
+        if len(sizes) == 2 and (name == "stack" or name in DRAWS):
+            self._rows.put(result, None, "", None)
         if name in DRAWS and len(sizes) == 1 and sizes[0] > 1:
             what = _Numbers(f"{call.name} at {place(line_of(call.lines))} draws {sizes[0]} numbers", _sized(call))
             self._drawn.put(result, what, call.name, line_of(call.lines))
@@ -83,7 +87,7 @@ class SamplesAlongColumns(Detector):
             known = next((found for each in call.operands if (found := self._numbers.of(each)) is not None), None)
             if known is not None and name in _PASSES and sizes == shape(known.ref()):
                 self._numbers.put(result, known.what, known.name, known.line)
-        elif name in _MEET and len(sizes) >= 3 and sizes[0] == sizes[-1]:
+        elif name in _MEET and len(sizes) >= 2 and sizes[0] == sizes[-1]:
             self._meets(call, sizes)
 
     def _collated(self, call: OperatorCall, result: Any, count: int) -> None:
@@ -108,7 +112,7 @@ class SamplesAlongColumns(Detector):
             return
         by = f", and {drawn.what.said}"
         said = f"{call.name} at {place(line_of(call.lines))} picks {count} elements of a table of {shape(table)[0]}{by}"
-        self._numbers.put(call.results[0], _Numbers(said, drawn.what.sized), call.name, line_of(call.lines))
+        self._numbers.put(call.results[0], _Numbers(said, drawn.what.sized, True), call.name, line_of(call.lines))
 
     def _is_new(self, call: OperatorCall, value: Any) -> bool:
         """Whether each iteration makes it anew: known from the second on."""
@@ -124,7 +128,8 @@ class SamplesAlongColumns(Detector):
             if known is None or shape(each) != [sizes[0]]:
                 continue
             others = [other for other in call.operands if other is not each and shape(other)[:1] == sizes[:1]]
-            if others and len(shape(others[0])) == len(sizes):
+            pairs = len(sizes) == 2 and not (known.what.picked and others and self._rows.of(others[0]) is not None)
+            if others and len(shape(others[0])) == len(sizes) and not pairs:
                 self._tell(known, call, sizes, shape(others[0]))
                 return
 

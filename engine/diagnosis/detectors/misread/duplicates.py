@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -92,7 +93,7 @@ class Duplicates(Detector):
         sizes = shape(index)
         if not 1 <= len(sizes) <= most or str(getattr(index, "dtype", "")).rpartition(".")[2] not in _WHOLE:
             return None
-        if sizes[0] < 2 or 0 in sizes or sizes[0] * sizes[-1] > _MOST:
+        if sizes[0] < 2 or 0 in sizes or math.prod(sizes) > _MOST:
             return None
         read = numbers(self.facts.backend, index)
         if read is None:

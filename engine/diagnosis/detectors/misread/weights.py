@@ -44,6 +44,8 @@ class WeightsTaken(Detector):
             self._sums.put(call.results[0], id(call.operands[0]), name, None)
         elif name in _DIVIDES and len(call.operands) == 2:
             self._divide(call)
+        elif name == "expand" and (known := self._shares.of(call.operands[0])) is not None:
+            self._shares.put(call.results[0], known.what, known.name, known.line)
         elif name in _PICKS and call.grad_mode and (known := self._shares.of(call.operands[0])) is not None:
             self._tell(call, known)
 

@@ -96,9 +96,12 @@ class RanksApart(Detector):
 
     def _seeded_before(self) -> SourceLine | None:
         """Not what is seeded so once the weights are made, as is right."""
-        seeded, made = seeded_by_rank(sys._getframe(2)), self._made
-        same = seeded is not None and made is not None and (seeded.file, seeded.function) == (made.file, made.function)
-        return None if same and seeded is not None and made is not None and seeded.line > made.line else seeded
+        found, made = seeded_by_rank(sys._getframe(2)), self._made
+        if found is None:
+            return None
+        seeded, by = found
+        same = made is not None and (by.file, by.function) == (made.file, made.function)
+        return None if same and made is not None and by.line > made.line else seeded
 
     def backward_end(self, running: Running, error: BaseException | None) -> None:
         if error is not None and len(running.chain) == 1:

@@ -9,7 +9,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from adbg.engine.diagnosis.source import called_name, function_named, inside, scope_at
+from adbg.engine.diagnosis.source import called_name, function_called, function_named, inside, scope_at
 from adbg.engine.own_files import is_library, is_programs
 from adbg.engine.types import SourceLine
 
@@ -35,9 +35,10 @@ def use_of(root: Any, name: str) -> SourceLine | None:
     return found
 
 
-def seeded_by_rank(frame: types.FrameType | None) -> SourceLine | None:
+def seeded_by_rank(frame: types.FrameType | None) -> tuple[SourceLine, SourceLine] | None:
     """The first line of the running functions of the program's, the outermost first, that seeds the framework's random
-    numbers with something that speaks of a rank: ``manual_seed(seed + rank)``."""
+    numbers with something that speaks of a rank: ``manual_seed(seed + rank)``; itself, or in what it calls. With the
+    line of the running function."""
     scopes = []
     while frame is not None:
         if is_programs(frame.f_code.co_filename):
@@ -47,10 +48,22 @@ def seeded_by_rank(frame: types.FrameType | None) -> SourceLine | None:
         scope = scope_at(file, line)
         calls = [each for each in inside(scope) if isinstance(each, ast.Call)] if scope is not None else []
         for call in sorted(calls, key=lambda each: each.lineno):
-            names = {getattr(each, "id", getattr(each, "attr", "")) for part in call.args for each in ast.walk(part)}
-            if called_name(call) in _SEEDS and any("rank" in name.lower() for name in names):
-                return SourceLine(file, call.lineno, getattr(scope, "name", "<module>"))
+            for at in (call, *_called_in(file, call)):
+                if _seeds_by_rank(at):
+                    where = SourceLine(file, at.lineno, getattr(scope_at(file, at.lineno), "name", "<module>"))
+                    return where, SourceLine(file, call.lineno, getattr(scope, "name", "<module>"))
     return None
+
+
+def _called_in(file: str, call: ast.Call) -> list[ast.Call]:
+    """The calls in a function of the file that is called."""
+    function = function_called(file, call)
+    return [each for each in inside(function) if isinstance(each, ast.Call)] if function is not None else []
+
+
+def _seeds_by_rank(call: ast.Call) -> bool:
+    names = {getattr(each, "id", getattr(each, "attr", "")) for part in call.args for each in ast.walk(part)}
+    return called_name(call) in _SEEDS and any("rank" in name.lower() for name in names)
 
 
 def _part(holder: Any, name: str) -> Any:
