@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import linecache
+import re
 
 from adbg.engine.diagnosis.source import inside, nodes_of, scope_at
 from adbg.engine.types import SourceLine
 
+_WRITES = re.compile(r"\w_\(|[-+*/%@&|^]=(?!=)|\]\s*=(?!=)|inplace\s*=\s*True|\bout\s*=|\.step\(|set_value|copy_")
+_SWITCH = re.compile(r"\binplace\s*=\s*True")
 _NAMED = frozenset({"set_value", "copy_", "exponential_", "uniform_", "normal_"})
 _NEVER = frozenset({"requires_grad_", "retain_grad", "share_memory_", "detach_"})
 
@@ -65,3 +69,13 @@ def _base(node: ast.expr) -> ast.expr:
     while isinstance(node, ast.Subscript) or (isinstance(node, ast.Attribute) and node.attr in ("data", "T")):
         node = node.value
     return node
+
+
+def switched(line: SourceLine | None) -> SourceLine | None:
+    """Where a module was told to work in place (``nn.ReLU(inplace=True)``): the line to change, if one in the file of
+    the call that runs it is the only one."""
+    if line is None or _WRITES.search(linecache.getline(line.file, line.line).partition("#")[0]):
+        return line
+    lines = linecache.getlines(line.file)
+    found = [at for at, text in enumerate(lines, 1) if _SWITCH.search(text.partition("#")[0])]
+    return SourceLine(line.file, found[0], "") if len(found) == 1 else line

@@ -57,6 +57,15 @@ def first_of(before: Sequence[Place], now: Sequence[Place], made: Sequence[Sourc
     return None
 
 
+def apart(before: Sequence[Place], now: Sequence[Place]) -> SourceLine | None:
+    """The line that came to the earlier of two moments, in the function where their ways part; None where that is
+    not known."""
+    for mine, theirs in zip(before[::-1], now[::-1]):
+        if mine != theirs:
+            return _line(mine) if mine[0] is theirs[0] else None
+    return None
+
+
 def is_behind(made: Sequence[SourceLine], call: Sequence[Place]) -> bool:
     """Whether what made a node stands after a backward call in the function that both were called from. ``made``: its
     lines of the program, outermost first."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import math
 import re
 import weakref
@@ -12,12 +11,14 @@ from typing import Any
 
 from adbg.engine.backends.base import FunctionCall
 from adbg.engine.diagnosis.detector import Detector, ModuleCall, Need, OperatorCall, detector
+from adbg.engine.diagnosis.detectors.earlier.together import calls_now
 from adbg.engine.diagnosis.detectors.functions.derivatives import argument_name, result_line
 from adbg.engine.diagnosis.detectors.graphs.calls import place, plain, shape, writes
 from adbg.engine.diagnosis.detectors.graphs.silent import Silent, idle_operands, span_of
 from adbg.engine.diagnosis.detectors.graphs.untracked import Untracked
+from adbg.engine.diagnosis.detectors.schedules.between import StepsBetween
 from adbg.engine.diagnosis.facts import Facts
-from adbg.engine.diagnosis.writers import only_writer
+from adbg.engine.diagnosis.writers import only_writer, switched
 from adbg.engine.outside import suppress
 from adbg.engine.protocol.messages import Finding, FoundAt
 from adbg.engine.session.running_call import Running
@@ -25,8 +26,6 @@ from adbg.engine.types import SourceLine, ValueState
 
 _MOST = 20_000
 _NEW = 8  # modules that run for the first time in an iteration that is not looked at
-_WRITES = re.compile(r"\w_\(|[-+*/%@&|^]=(?!=)|\]\s*=(?!=)|inplace\s*=\s*True|\bout\s*=|\.step\(|set_value|copy_")
-_SWITCH = re.compile(r"\binplace\s*=\s*True")
 # The two frameworks' words for it are the one place where the versions are told of a tensor that cannot be seen.
 _NOW = re.compile(r"is at version (\d+); expected version (\d+)|Its version is (\d+) but the expected version is (\d+)")
 Addresses = frozenset[int]
@@ -310,11 +309,17 @@ class InPlace(Detector):
             evidence.append(f"{needs} {which} at version {expected}; it is at version {now} when its backward runs")
         if forward is not None:
             evidence.append(f"saved at {place(forward)}: {facts.text_of(forward)}")
+        steps = facts.shared.get(StepsBetween)
+        step = steps.of(where) if steps is not None else None
         if write is None:
             if note:
                 evidence.append(note)
             message = f"a tensor that {needs or 'a node'} saved was overwritten before its backward ran"
             what, sure = "a tensor", 0.9 if writer is not None else 0.7
+            if writer is None and step is not None:
+                writer, sure = step[0].apart_from(calls_now()), 0.9
+                what = facts.title_of(step[1]) or "a parameter"
+                evidence.append(f"an optimizer stepped at {place(step[0].line)}: after the last backward is its place")
             only = only_writer(forward) if writer is None and forward is not None else None
             if only is not None:
                 (writer, what), sure = only, 0.8
@@ -352,9 +357,11 @@ class InPlace(Detector):
             evidence.append(
                 f"{write.leaf} is a parameter: an optimizer's step belongs after the last backward that uses it"
             )
+        stepped = step is not None and write.leaf and step[0].line == write.line
+        came = step[0].apart_from(calls_now()) if step is not None and stepped else None
         facts.tell(
             Finding(0, "in-place", "error", 0.97, message, node, running.call.number, None, forward,
-                    facts.cause(_switched(write.line)), evidence, _next(node))
+                    facts.cause(switched(came or write.line)), evidence, _next(node))
         )  # fmt: skip
 
     def _carried(self, write: Write, forward: SourceLine | None) -> tuple[Use, Use] | None:
@@ -409,16 +416,6 @@ class InPlace(Detector):
             if culprit is not None:
                 since = since[since.index(culprit) :]
         return since[:3]
-
-
-def _switched(line: SourceLine | None) -> SourceLine | None:
-    """Where a module was told to work in place (``nn.ReLU(inplace=True)``): the line to change, if one in the file of
-    the call that runs it is the only one."""
-    if line is None or _WRITES.search(linecache.getline(line.file, line.line).partition("#")[0]):
-        return line
-    lines = linecache.getlines(line.file)
-    found = [at for at, text in enumerate(lines, 1) if _SWITCH.search(text.partition("#")[0])]
-    return SourceLine(line.file, found[0], "") if len(found) == 1 else line
 
 
 def _next(node: FoundAt | None) -> list[str]:

@@ -18,6 +18,7 @@ _PUTS = frozenset({"scatter", "index_copy", "put_along_axis"})
 _WHOLE = frozenset({"int64", "int32"})
 _SHARE = 0.05  # of the rows that are lost
 _LEAST = 2
+_LONGEST = 4096  # of an index whose most frequent place is looked for
 _MOST = 1 << 17  # elements of an index, and of rows, that are looked at
 _ADDS = re.compile(r"\]\s*[-+*/]=")
 
@@ -47,7 +48,7 @@ class Duplicates(Detector):
 
     def operator(self, call: OperatorCall) -> None:
         name = plain(call.name)
-        if name not in _SETS and name not in _PUTS or call.error is not None or call.in_backward:
+        if (name not in _SETS and name not in _PUTS) or call.error is not None or call.in_backward:
             return
         line = line_of(call.lines)
         if line in self._told:
@@ -121,11 +122,11 @@ class Duplicates(Detector):
     def _tell(self, call: OperatorCall, line: Any, index: Sequence[Any], lost: int, adds: bool) -> None:
         facts, places = self.facts, len(set(index))
         what = (
-            f"{place(line)} adds {len(index):,} values to {places:,} places, once for each place: of the values for the "
-            "same place all but the last are lost"
+            f"{place(line)} adds {len(index):,} values to {places:,} places, once for each place: of the values for "
+            "the same place all but the last are lost"
             if adds
-            else f"{place(line)} writes {len(index):,} values to {places:,} places: of those for the same place only the "
-            f"last stays, {lost:,} are lost and get no gradient"
+            else f"{place(line)} writes {len(index):,} values to {places:,} places: of those for the same place only "
+            f"the last stays, {lost:,} are lost and get no gradient"
         )
         most = max(index, key=index.count) if len(index) <= _LONGEST else index[0]
         facts.tell(
@@ -140,6 +141,3 @@ class Duplicates(Detector):
                 [f"b {place(line)}", "info node"],
             )
         )  # fmt: skip
-
-
-_LONGEST = 4096  # of an index whose most frequent place is looked for

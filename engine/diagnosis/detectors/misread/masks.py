@@ -35,7 +35,7 @@ class AddedMasks(Detector):
     Evidence: the numbers of the mask, how many of each.
     Mistaken for: a mask that is learnt, one of other numbers (a bias by distance), ones and zeros beside which another
     mask hides (masked_fill, or numbers below -1,000 that are added): not told.
-    Cost: in sampled iterations a look at each sum, and at the numbers of a small operand without gradient before a softmax.
+    Cost: in sampled iterations a look at each sum, and at the numbers of an operand without gradient.
     """
 
     sampled = Need.OPERATORS
@@ -125,8 +125,8 @@ class AddedMasks(Detector):
         facts.tell(
             Finding(
                 0, "mask-added", "error" if mask.triangle else "warning", 0.9 if mask.triangle else 0.8,
-                f"the mask that the attention at {place(line)} adds to its scores is {shown} in floating point: it hides "
-                "nothing, what is 1 gets e times the weight of what is 0",
+                f"the mask that the attention at {place(line)} adds to its scores is {shown} in floating point: it "
+                "hides nothing, what is 1 gets e times the weight of what is 0",
                 None, None, facts.iteration + 1, line, facts.cause(line),
                 [
                     f"its shape is {mask.sizes}; {mask.ones:,} are 1 and {mask.zeros:,} are 0",

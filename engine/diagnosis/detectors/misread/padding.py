@@ -22,8 +22,8 @@ class PaddingTaken(Detector):
     sequences is padding. What is computed of it does not depend on them.
 
     Evidence: how many of the sequences are all 0 at the step that is taken, and how long they are.
-    Mistaken for: sequences that are 0 from begin to end, and where all are (nothing was computed yet): not told; what no
-    gradient is wanted of.
+    Mistaken for: sequences that are 0 from begin to end, and where all are (nothing was computed yet), and what no
+    gradient is wanted of: not told.
     Cost: in sampled iterations a look at what is taken by a last index, and at all of it where a row is 0.
     """
 
@@ -83,8 +83,8 @@ class PaddingTaken(Detector):
         facts.tell(
             Finding(
                 0, "padding-taken", "error", 0.9,
-                f"{place(line)} takes the last of {steps} steps: {len(ended)} of {len(lengths)} sequences ended before it, "
-                "and are all 0 there",
+                f"{place(line)} takes the last of {steps} steps: {len(ended)} of {len(lengths)} sequences ended before "
+                "it, and are all 0 there",
                 None, None, facts.iteration + 1, line, facts.cause(line),
                 [
                     f"the sequences are {min(lengths)} to {max(lengths)} steps long, and padded with zeros behind that",

@@ -20,8 +20,8 @@ _MOST = 1 << 18
 @detector("loss-input")
 class WeightsTaken(Detector):
     """Paddle's ``Categorical(logits)`` divides what it is given by its sum for ``probs`` and ``log_prob``; only
-    ``sample``, ``entropy`` and ``kl_divergence`` take a softmax of it. Of scores, which may be negative, ``log_prob`` is
-    no probability, and its gradient may point the other way.
+    ``sample``, ``entropy`` and ``kl_divergence`` take a softmax of it. Of scores, which may be negative, ``log_prob``
+    is no probability, and its gradient may point the other way.
 
     Evidence: how many of the numbers are negative; their sums.
     Mistaken for: weights that are all positive, distributions that are only drawn from (not told).
@@ -69,12 +69,12 @@ class WeightsTaken(Detector):
         facts.tell(
             Finding(
                 0, "loss-input", "error", 0.9,
-                f"{place(line)} takes probabilities of a Categorical, made at {place(known.line)}, that Paddle computes as "
-                f"shares of a sum, not by a softmax: {negative:,} of {seen:,} of the numbers are negative",
+                f"{place(line)} takes probabilities of a Categorical, made at {place(known.line)}, that Paddle "
+                f"computes as shares of a sum, not by a softmax: {negative:,} of {seen:,} of the numbers are negative",
                 None, None, facts.iteration + 1, line, facts.cause(line),
                 [
-                    "paddle.distribution.Categorical: probs and log_prob divide what it was given by its sum; sample and "
-                    "entropy take a softmax of it",
+                    "paddle.distribution.Categorical: probs and log_prob divide what it was given by its sum; sample "
+                    "and entropy take a softmax of it",
                     "take log_softmax of the scores, and of that what the actions say: take_along_axis",
                 ],
                 [f"b {place(line)}", "info node"],

@@ -12,7 +12,7 @@ from adbg.engine.diagnosis.detectors.axes.weights import Summed, SummedWeights
 from adbg.engine.diagnosis.detectors.graphs.calls import place as at_line
 from adbg.engine.diagnosis.detectors.graphs.rounded import Rounded
 from adbg.engine.diagnosis.detectors.numbers import values
-from adbg.engine.diagnosis.detectors.sizes import products, recurrent
+from adbg.engine.diagnosis.detectors.sizes import cancelled, products, recurrent
 from adbg.engine.diagnosis.detectors.sizes.biases import LowBiases
 from adbg.engine.diagnosis.detectors.sizes.bounds import Bounds, HeldLeaves
 from adbg.engine.diagnosis.detectors.sizes.sizes import (
@@ -79,7 +79,7 @@ class ZeroGradient(Detector):
     """Parameters whose gradient is exactly zero in every iteration that was looked at, and the operator at which it
     becomes zero: dead ReLU units, saturated sigmoid, tanh or softmax, clamp outside of its bounds, a maximum or minimum
     whose other side is always taken, rounding and sign, a product of two parameters that were both initialised with
-    zeros.
+    zeros, two uses whose gradients cancel exactly (``log_prob`` of what ``rsample`` drew of the same mean).
 
     Where a bias was initialised so far below 0 that this alone makes a ReLU dead, that line is the cause.
 
@@ -168,14 +168,16 @@ class ZeroGradient(Detector):
                     noted.add(source.key)
                     seen = self._seen.get(place)
                     if seen is None:
-                        seen = self._seen[place] = _Seen(origin=self._origin(call, source.key, place))
+                        seen = self._seen[place] = _Seen(origin=self._origin(call, source.key, place, sizes))
                     seen.iterations.append(self.facts.iteration)
                     seen.entering.append(source.entering)
                     seen.leaving.append(max((each or 0.0 for each in source.leaving), default=0.0))
                     seen.backward = call.number
                     seen.lossless += lossless
 
-    def _origin(self, call: BackwardCall, key: int, place: Place) -> Origin:
+    def _origin(self, call: BackwardCall, key: int, place: Place, sizes: dict[int, Size]) -> Origin:
+        if place.op == cancelled.CANCELLED:
+            return cancelled.origin_of(call, key, sizes)
         if place.op in products.PRODUCTS:
             return products.origin_of(self.facts, call, key, place.forward)
         if place.op in recurrent.RECURRENT:
@@ -204,7 +206,10 @@ class ZeroGradient(Detector):
         call = running.call
         above = [at for at in index_of(call).ancestors(call, key)[:-1] if at in sizes]
         found = [sizes[at] for at in above if sizes[at].op in GATES | FLAT and _stops(sizes[at])]
-        return (found or [sizes[at] for at in above if products.stops(sizes[at])])[:3]
+        found = found or [sizes[at] for at in above if products.stops(sizes[at])]
+        if not found and (sums := cancelled.cancelled(call, above, sizes)) is not None:
+            found = [sums]
+        return found[:3]
 
     def blames(self, place: Place) -> bool:
         """Whether parameters get a gradient of 0 at all times because of that one."""
@@ -232,7 +237,13 @@ class ZeroGradient(Detector):
     def _tell(self, place: Place, names: list[str]) -> None:
         seen = self._seen[place]
         looked = len(set(seen.iterations))
-        if place.op in FLAT:
+        cancels = place.op == cancelled.CANCELLED
+        if cancels:
+            why, confidence = (
+                "what it gets from those that took its result cancels exactly",
+                0.9 if looked >= 2 else 0.6,
+            )
+        elif place.op in FLAT:
             why, confidence = f"the derivative of {place.op} is 0 everywhere", 0.95
         else:
             product = products.WHY if place.op in products.PRODUCTS else "nothing of what comes in is passed on"
@@ -258,7 +269,8 @@ class ZeroGradient(Detector):
         text = Facts.text_of(place.forward) if place.forward is not None else ""
         words = f"`{text}` ({place.unique})" if text and len(text) < 90 else place.unique
         looks = zip(seen.iterations[:6], seen.entering, seen.leaving)
-        evidence = [f"iteration {at}: norm {a:.4g} flows in, {b:.4g} leaves" for at, a, b in looks]
+        comes, goes = ("comes from one of them", "in sum") if cancels else ("flows in", "leaves")
+        evidence = [f"iteration {at}: norm {a:.4g} {comes}, {b:.4g} {goes}" for at, a, b in looks]
         evidence.append(f"gradient of {Facts.some(names, 6)}: 0 in all {looked} iterations that were looked at")
         evidence += [*self._bounds.at(place.forward), *seen.origin.evidence]
         if meant:
@@ -276,7 +288,8 @@ class ZeroGradient(Detector):
         node = FoundAt(place.op, place.unique, place.module, None)
         self.facts.tell(Finding(
             id=0, kind="zero-gradient", severity="warning" if place.op not in FLAT else "error", confidence=confidence,
-            message=f"{Facts.some(names)} always get a gradient of 0: {words} passes none on; {why}",
+            message=f"{Facts.some(names)} always get a gradient of 0: {words} "
+            f"{'gets none' if cancels else 'passes none on'}; {why}",
             node=node, backward=seen.backward, forward=place.forward, cause=self.facts.cause(cause),
             evidence=evidence, next=[f"b {place.unique} after"],
             victim_of=self._underflow(seen) or self._rounded(place),

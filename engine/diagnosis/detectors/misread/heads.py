@@ -1,0 +1,100 @@
+"""Heads of an attention that are put together without being turned back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from adbg.engine.backends.base import OperatorCall
+from adbg.engine.diagnosis.detector import Detector, Need, detector
+from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, shape
+from adbg.engine.diagnosis.detectors.graphs.marks import Marks
+from adbg.engine.protocol.messages import Finding
+
+_PRODUCTS = frozenset({"matmul", "einsum"})
+_ATTENDS = frozenset({"scaled_dot_product_attention"})
+_KEEPS = frozenset({"dropout", "contiguous", "clone", "to", "cast", "float", "masked_fill", "mul", "multiply"})
+_FOLDS = frozenset({"reshape", "view"})
+_TURNS = frozenset({"transpose", "permute", "swapaxes", "swapdims", "movedim"})
+
+
+@detector("wrong-axis")
+class MergedHeads(Detector):
+    """The result of an attention of several heads, [batch, heads, places, channels], is reshaped to [batch, places,
+    heads x channels] as it lies: it moves no element, so that a row has several places of one head, where one place of
+    all heads was meant.
+
+    Evidence: the shapes before and after, and the product of weights and values that made it.
+    Mistaken for: what is turned before (not told), heads that lie behind the places, and as many heads as places where
+    nothing says which axis has them (not told).
+    Cost: in sampled iterations a look at the names of operators, and at the shapes of products behind a softmax.
+    """
+
+    sampled = Need.OPERATORS
+
+    def __init__(self, facts: Any) -> None:
+        super().__init__(facts)
+        self._weights: Marks[None] = Marks()
+        self._heads: Marks[list[int]] = Marks()  # what an attention made
+        self._split: Marks[None] = Marks()  # the last axis was taken apart: heads lie third
+        self._front: Marks[None] = Marks()  # and were turned to the front
+        self._seen = False
+        self._told: set[Any] = set()
+
+    def applied(self) -> bool:
+        return self._seen
+
+    def operator(self, call: OperatorCall) -> None:
+        if call.error is not None or not call.results or not call.operands:
+            return
+        name, source, result = plain(call.name), call.operands[0], call.results[0]
+        if name == "softmax":
+            self._weights.put(result, None, name, None)
+        elif name in _ATTENDS or (name in _PRODUCTS and self._weights.of(source) is not None):
+            self._attend(call)
+        elif name in _FOLDS:
+            self._fold(call, source, result)
+        elif name in _TURNS:
+            before, behind = shape(source), shape(result)
+            if self._split.of(source) is not None and behind == [before[0], before[2], before[1], before[3]]:
+                self._front.put(result, None, name, None)
+        elif name in _KEEPS:
+            if self._weights.of(source) is not None:
+                self._weights.put(result, None, name, None)
+            if (known := self._heads.of(source)) is not None and shape(result) == shape(source):
+                self._heads.put(result, known.what, known.name, known.line)
+
+    def _attend(self, call: OperatorCall) -> None:
+        sizes = shape(call.results[0])
+        values = call.operands[2 if plain(call.name) in _ATTENDS and len(call.operands) > 2 else -1]
+        if len(sizes) != 4 or shape(values)[:2] != sizes[:2] or min(sizes) < 1:
+            return
+        self._seen = True
+        if sizes[1] != sizes[2] or self._front.of(values) is not None:
+            self._heads.put(call.results[0], sizes, call.name, line_of(call.lines))
+
+    def _fold(self, call: OperatorCall, source: Any, result: Any) -> None:
+        before, behind, known = shape(source), shape(result), self._heads.of(source)
+        if len(behind) == 4 and len(before) == 3 and behind[:2] == before[:2]:
+            self._split.put(result, None, "", None)
+        if known is None or len(behind) != 3:
+            return
+        batch, heads, places, width = known.what
+        line = line_of(call.lines)
+        if heads < 2 or places < 2 or behind != [batch, places, heads * width] or line in self._told:
+            return
+        self._told.add(line)
+        facts = self.facts
+        facts.tell(
+            Finding(
+                0, "wrong-axis", "error", 0.92,
+                f"{call.name} at {place(line)} makes {behind} of {before} as it lies: a row has several of the "
+                f"{places} places of one head, not one place of all {heads} heads; turn axes 1 and 2 before",
+                None, None, facts.iteration + 1, line, facts.cause(line),
+                [
+                    f"{known.name} at {place(known.line)} gave {known.what}: batch, {heads} heads, {places} places, "
+                    f"{width} channels of each head",
+                    f"row 0 has channels 0 to {width - 1} of places 0 to {min(heads, places) - 1} of head 0",
+                ],
+                [f"b {place(line)}", "info node"],
+            )
+        )  # fmt: skip
