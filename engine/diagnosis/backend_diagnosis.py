@@ -241,3 +241,6 @@ class BackendDiagnosis(Watcher):
 
     def recompute(self, call: Any) -> None:
         self.tell("recompute", call)
+
+    def loader(self, event: Any) -> None:
+        self.tell("loader", event)

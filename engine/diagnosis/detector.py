@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 from adbg.engine.backends.base import (
     FunctionCall,
     HookCall,
+    LoaderEvent,
     ModuleCall,
     Need,
     OperatorCall,
@@ -120,6 +121,6 @@ def known() -> Iterator[type[Detector]]:
 
 
 __all__ = [
-    "Detector", "FunctionCall", "HookCall", "ModuleCall", "Need", "OperatorCall", "OptimizerEvent", "RecomputeCall",
-    "detector", "known",
+    "Detector", "FunctionCall", "HookCall", "LoaderEvent", "ModuleCall", "Need", "OperatorCall", "OptimizerEvent",
+    "RecomputeCall", "detector", "known",
 ]  # fmt: skip

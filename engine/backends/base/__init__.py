@@ -9,6 +9,7 @@ from adbg.engine.backends.base.native import Aid, Aids, NativeVlog
 from adbg.engine.backends.base.observing import (
     FunctionCall,
     HookCall,
+    LoaderEvent,
     ModuleCall,
     Need,
     Observation,
@@ -41,6 +42,7 @@ __all__ = [
     "HookSink",
     "KnownGroup",
     "LedgerSink",
+    "LoaderEvent",
     "Method",
     "ModuleCall",
     "NativeVlog",

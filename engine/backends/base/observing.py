@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import enum
+import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +26,7 @@ class Need(enum.Flag):
     OPERATORS = enum.auto()  # every operator that the user's code calls: operands, results. Costs most
     FUNCTIONS = enum.auto()  # custom functions: apply's arguments and results, backward's
     HOOKS = enum.auto()  # tensor and module hooks that the script registers, and what they change
+    LOADERS = enum.auto()  # loaders of data: each pass, and what a function of the program's makes of samples
     RECOMPUTES = enum.auto()  # regions that a checkpoint runs again in backward, where that computes something else
 
 
@@ -194,6 +196,25 @@ class RecomputeCall:
     changed: tuple[str, float, float] | None = None
 
 
+@dataclass(slots=True)
+class LoaderEvent:
+    """``what``: "begins" (a pass through ``dataset``, in this process; ``loader``: its id, ``workers``: processes that
+    load, ``persistent``: they stay for the next pass, ``seeds``: the program's function that each of them runs first),
+    "collated" (``collates``, the code of a function of the program's, made ``result`` of ``samples``; the first few of
+    each, in this process alone)."""
+
+    what: str
+    dataset: Any
+    line: SourceLine | None
+    loader: int = 0
+    workers: int = 0
+    persistent: bool = False
+    seeds: Any = None
+    collates: types.CodeType | None = None
+    samples: Any = None
+    result: Any = None
+
+
 class Watcher:
     """Whoever is told. On the thread of the event, between two steps of the program's own; must not raise; what it
     computes runs with the framework's gradient mode off and out of sight of other taps (``Observation.hidden``)."""
@@ -216,6 +237,8 @@ class Watcher:
     def hook(self, call: HookCall) -> None: ...
 
     def recompute(self, call: RecomputeCall) -> None: ...
+
+    def loader(self, event: LoaderEvent) -> None: ...
 
 
 class Tap(abc.ABC):

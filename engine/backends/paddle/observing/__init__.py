@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from paddle.io import DataLoader
+from paddle.io.dataloader import fetcher
+
 from adbg.engine.backends.base import Tap
+from adbg.engine.backends.common.observing.loaders import LoadersTap
 from adbg.engine.backends.common.observing.module_calls import Modules
+from adbg.engine.backends.common.observing.stand_ins import StandIns
 from adbg.engine.backends.common.user_files import FrameFilter
 from adbg.engine.backends.paddle.observing.functions import FunctionsTap
 from adbg.engine.backends.paddle.observing.hooks import HooksTap
-from adbg.engine.backends.paddle.observing.modules import ModulesTap
+from adbg.engine.backends.paddle.observing.modules import ModulesTap, static, unseen
 from adbg.engine.backends.paddle.observing.operators import OperatorTap
 from adbg.engine.backends.paddle.observing.recomputes import RecomputesTap
 from adbg.engine.backends.paddle.observing.steps import StepsTap
@@ -24,5 +29,6 @@ def taps(frames: FrameFilter, modules: Modules) -> Sequence[Tap]:
         FunctionsTap(frames),
         HooksTap(frames),
         RecomputesTap(frames, operators),
+        LoadersTap(frames, StandIns(static), unseen, DataLoader, getattr(fetcher, "_MapDatasetFetcher", None)),
         operators,
     )

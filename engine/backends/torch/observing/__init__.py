@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torch.utils.data import DataLoader
+from torch.utils.data._utils import fetch
+
 from adbg.engine.backends.base import Tap
+from adbg.engine.backends.common.observing.loaders import LoadersTap
 from adbg.engine.backends.common.observing.module_calls import Modules
 from adbg.engine.backends.common.user_files import FrameFilter
+from adbg.engine.backends.torch import private
 from adbg.engine.backends.torch.observing.functions import FunctionsTap
 from adbg.engine.backends.torch.observing.hooks import HooksTap
 from adbg.engine.backends.torch.observing.modules import ModulesTap
 from adbg.engine.backends.torch.observing.operators import OperatorTap
 from adbg.engine.backends.torch.observing.recomputes import RecomputesTap
+from adbg.engine.backends.torch.observing.stand_ins import TorchStandIns
 from adbg.engine.backends.torch.observing.steps import StepsTap
 
 
@@ -23,5 +29,8 @@ def taps(frames: FrameFilter, modules: Modules) -> Sequence[Tap]:
         FunctionsTap(frames),
         HooksTap(frames),
         RecomputesTap(frames),
+        LoadersTap(
+            frames, TorchStandIns(), private.undisturbed, DataLoader, getattr(fetch, "_MapDatasetFetcher", None)
+        ),
         OperatorTap(),
     )
