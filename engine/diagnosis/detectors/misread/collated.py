@@ -53,12 +53,13 @@ class PartsInOtherOrders(Detector):
         given = [list(self._fields(each)) for each in samples]
         if len({len(each) for each in given}) != 1 or not given[0]:
             return
-        moved: tuple[str, list[int]] | None = None
         rows = list(self._rows(event.result, len(samples)))
-        for name, parts in rows:
-            order = _order(parts, given)
-            if order is not None and order != sorted(order):
-                moved = moved or (name, order)
+        orders = {name: _order(parts, given) for name, parts in rows}
+        kept = {order[0] for order in orders.values() if order is not None and order[1] == sorted(order[1])}
+        moved = next(  # of what is there in its own order as well, it is another look: negatives
+            ((name, order[1]) for name, order in orders.items()
+             if order is not None and order[1] != sorted(order[1]) and order[0] not in kept), None
+        )  # fmt: skip
         if moved is None:
             return
         for name, parts in rows:
@@ -113,9 +114,8 @@ class PartsInOtherOrders(Detector):
         facts.tell(
             Finding(
                 0, "loss-input", "error", 0.93,
-                f"{code.co_name} ({place(SourceLine(code.co_filename, code.co_firstlineno, code.co_name))}) puts {name} of "
-                f"a batch into another order and leaves {left} as it was: a row of one belongs to another sample than "
-                "that row of the other",
+                f"{code.co_name} at {place(line)} puts {name} of a batch into another order and leaves {left} as it "
+                "was: a row of one belongs to another sample than that row of the other",
                 None, None, facts.iteration + 1, line, facts.cause(line),
                 [
                     f"row {first} of {name} is sample {order[first]}, row {first} of {left} is sample {first}",
@@ -132,8 +132,8 @@ def _begins(row: Part, part: Part) -> bool:
     return bool(some) and row[: len(some)] == some and len(set(row[len(some) :])) <= 1
 
 
-def _order(rows: Sequence[Part], given: Sequence[Sequence[Part]]) -> list[int] | None:
-    """The sample of each row, by the part of samples that tells them apart; None where none does."""
+def _order(rows: Sequence[Part], given: Sequence[Sequence[Part]]) -> tuple[int, list[int]] | None:
+    """The place of the part of samples that tells them apart, and the sample of each row by it; None where none does."""
     for field in range(len(given[0])):
         parts = [sample[field] for sample in given]
         if len(set(parts)) < len(parts):
@@ -145,7 +145,7 @@ def _order(rows: Sequence[Part], given: Sequence[Sequence[Part]]) -> list[int] |
                 break
             order.append(fits[0])
         if len(order) == len(rows) and len(set(order)) == len(order):
-            return order
+            return field, order
     return None
 
 
