@@ -133,7 +133,7 @@ def _begins(row: Part, part: Part) -> bool:
 
 
 def _order(rows: Sequence[Part], given: Sequence[Sequence[Part]]) -> tuple[int, list[int]] | None:
-    """The place of the part of samples that tells them apart, and the sample of each row by it; None where none does."""
+    """The place of the part of samples that tells them apart, and the sample of each row by it; None: none does."""
     for field in range(len(given[0])):
         parts = [sample[field] for sample in given]
         if len(set(parts)) < len(parts):
