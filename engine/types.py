@@ -325,6 +325,7 @@ class NodeStop:
     elapsed_us: float | None = None  # time of the node (phase after)
     truncated: bool = False  # the graph has more nodes than ``total``: the walk was cut, and the rest runs unseen
     evidence: tuple[Evidence, ...] = ()  # what is not finite at the node, what leaves it first
+    why: str = ""  # what says that this node failed, and why: ``message`` has it at its end, in brackets
 
     @property
     def nearest(self) -> int:

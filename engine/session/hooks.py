@@ -6,6 +6,7 @@ microseconds here. Nothing but what the user asked for (KeyboardInterrupt at a s
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 import threading
@@ -392,9 +393,11 @@ class BackendHooks(ToldLater):
         reason, ids, _ = why
         if key is not None:
             running.state.position = running.state.index_of(key)
-        message = f"{text} [{evidence}]" if evidence and evidence not in text else text
+        why_it = evidence if evidence and evidence not in text else ""
+        message = f"{text} [{why_it}]" if why_it else text
         session.shown.extend(named(each, self._backend) for each in (error, call.original_error(error)))
         point = session.point(running, reason, Phase.ERROR, key, ids, message, None)
+        point.stop = dataclasses.replace(point.stop, why=why_it)
         point.error = error
         point.frame = frame
         flowed = call.flowed_in(key, error) if key is not None else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from adbg.engine.types import NodeStop, Phase, StopReason
 from adbg.tui.text import cells as figures
-from adbg.tui.text.evidence import evidence_text, verdict_text
+from adbg.tui.text.evidence import evidence_text, failure_words, verdict_text
 
 ROOMY = 110  # cells; below, the evidence stands in short form
 BAD = (StopReason.NAN, StopReason.INF, StopReason.ERROR)
@@ -24,7 +24,8 @@ def banner_text(stop: NodeStop, width: int) -> str:
         told = "; ".join(filter(None, (stop.message.split("\n", 1)[0], evidence)))
         return f"✗ {verdict} — #{stop.index}, {told}" if told else f"✗ {verdict} — #{stop.index}"
     head = _HEAD[stop.reason]
-    what = "; ".join(filter(None, (stop.message.split("\n", 1)[0], evidence)))
+    why, raised = failure_words(stop)
+    what = "; ".join(filter(None, (why, raised.split("\n", 1)[0], evidence)))
     if stop.phase is Phase.PYTHON:
         where = f" at {figures.place(stop.location.file, stop.location.line)}" if stop.location else ""
         return f"✗ Uncaught exception{where} — {what}"
@@ -34,4 +35,4 @@ def banner_text(stop: NodeStop, width: int) -> str:
         forward = stop.node.forward
         where = f" (forward {figures.place(forward.file, forward.line)})" if forward else ""
         return f"✗ {head} at {stop.node.unique_name} #{stop.index}{where} — {what}"
-    return f"✗ {head} #{stop.index} {stop.node.name} {what}"
+    return f"✗ {head} #{stop.index} {stop.node.name}: {what}"

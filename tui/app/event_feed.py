@@ -32,7 +32,7 @@ from adbg.tui.debugger.process import Process
 from adbg.tui.debugger.reports import entering_rows
 from adbg.tui.text import cells as figures
 from adbg.tui.text.attach import entering_summary
-from adbg.tui.text.evidence import stop_message
+from adbg.tui.text.evidence import stop_words
 from adbg.tui.text.findings import told_line
 from adbg.tui.text.formatting import exit_sentence, exit_text, stop_title, trace_text
 from adbg.tui.text.memory import growth_lines
@@ -205,8 +205,8 @@ class EventFeed:
             stop = self._untold.popleft()
             bad = stop.reason in BAD
             self.main.say(stop_title(stop), "bad" if bad else "stop")
-            if message := stop_message(stop):
-                self.main.say("  " + message, "bad" if bad else "warn")
+            if message := stop_words(stop):
+                self.main.say("  " + message.replace("\n", "\n  "), "bad" if bad else "warn")
 
     def catch_up(self) -> None:
         """Before the next command is shown: what became of those above it."""

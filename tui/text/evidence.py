@@ -15,6 +15,9 @@ _NAMES = 4  # nodes named of those that gave a gradient
 _KINDS = {StopReason.NAN: "NaN", StopReason.INF: "Inf"}
 
 
+EXECUTING = "it was executing when the exception left it"  # how the reason of a failure begins where that is known
+
+
 def stop_message(stop: NodeStop) -> str:
     """What there is to say of a stop beside its title: the exception, a condition's error, what is not finite.
 
@@ -22,6 +25,20 @@ def stop_message(stop: NodeStop) -> str:
     """
     where = stop.node.unique_name if stop.node is not None else ""
     return "; ".join(filter(None, (stop.message, verdict_text(stop), evidence_text(stop.evidence, where))))
+
+
+def failure_words(stop: NodeStop) -> tuple[str, str]:
+    """(why the node failed, what was raised) of an exception in a backward: torch's own message of a second backward is
+    300 characters that say nothing of this program, and would hide the reason behind them in a narrow terminal. ""
+    where nothing was found out."""
+    raised = stop.message.removesuffix(f" [{stop.why}]") if stop.why else stop.message
+    return stop.why.removeprefix(EXECUTING).lstrip("; "), raised
+
+
+def stop_words(stop: NodeStop) -> str:
+    """``stop_message`` for a reader: the reason of a failure on a line of its own, before what was raised."""
+    why, raised = failure_words(stop)
+    return f"{why}\n{raised}" if why else stop_message(stop)
 
 
 # ------------------------------------------------------------------ the verdict

@@ -196,7 +196,7 @@ def headline(rows: Sequence[Ranked], examined: Sequence[Examined], progress: Pro
     if not now.ended:
         return "diagnosis was not on while the program ran"
     if not rows and not now.iterations:
-        return "no backward was called while it watched: next to nothing was looked at"
+        return "no backward began while it watched: next to nothing was looked at"
     failed = len({row.kind for row in examined if row.result == "could not look"})
     kinds = f"{failed} kind{'s' * (failed > 1)} of findings could not be looked for"
     if failed and not rows and not any(row.result == "clear" for row in examined):
@@ -264,7 +264,7 @@ def examined_lines(examined: Sequence[Examined], progress: Progress, found: bool
     lines = [f"could not look for {', '.join(kinds)}: {why}" for why, kinds in reasons.items()]
     if not progress.iterations:
         if found:
-            return [*lines, "no backward was called while it watched: little else was looked for"]
+            return [*lines, "no backward has begun since it watches: little else was looked for"]
         return lines
     if clear and progress.alive and not progress.ended and progress.iterations == 1:
         lines.append("the first iteration is under way: little was looked at, and what is not found is told after it")

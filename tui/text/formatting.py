@@ -25,7 +25,7 @@ from adbg.engine.types import (
     TensorView,
     TensorWindow,
 )
-from adbg.tui.text.evidence import stop_message
+from adbg.tui.text.evidence import stop_words
 from adbg.tui.text.quantities import duration, size
 
 FORMATS = ("meta", "stats", "exact", "window", "text")
@@ -325,7 +325,7 @@ def trace_text(id: int, text: str, stop: NodeStop) -> str:
 def stop_lines(stop: NodeStop, body: NodeBody | None = None) -> list[str]:
     """A stop as gdb prints one: title, evidence, source line, gradients."""
     lines = [stop_title(stop)]
-    lines += ["  " + line for line in stop_message(stop).splitlines()]
+    lines += ["  " + line for line in stop_words(stop).splitlines()]
     facts = _node_facts(stop)
     if facts:
         lines.append("  " + facts)

@@ -5,6 +5,7 @@ Runs on the thread that called backward, while the roots of the graph are still 
 
 from __future__ import annotations
 
+import os
 import re
 import types
 from collections.abc import Iterator, Sequence
@@ -146,7 +147,7 @@ def _link(graph: TorchGraph, key: int, root: int | None) -> str:
     if newer is None:
         return told
     info = graph.describe(newer)
-    line = f" ({info.forward.file}:{info.forward.line})" if info.forward is not None else ""
+    line = f" ({os.path.basename(info.forward.file)}:{info.forward.line})" if info.forward is not None else ""
     place = order.index(newer) + 1
     return (
         f"{told}; #{place} {info.unique_name}{line}, made since, leads to it: detach() there, "

@@ -53,7 +53,7 @@ def recorded(folder: Path, *artifacts: tuple[str, object], schema: int = 4) -> P
             "20260102-b is a recorded run, which is read and not run (leave",
         ),
         (("./empty",), 2, "./empty is no run directory, and has no __main__.py to run (`adbg runs` lists runs)"),
-        (("quiet.py",), 3, "diagnosis: no backward was called while it watched: next to nothing was looked at"),
+        (("quiet.py",), 3, "diagnosis: no backward began while it watched: next to nothing was looked at"),
         (("--", "sh", "-c", "exit 7"), 7, "diagnosis: nothing was looked at: adbg got into no Python process of the"),
     ],
     ids=lambda value: "_".join(value)[:24] if isinstance(value, tuple) else "",
