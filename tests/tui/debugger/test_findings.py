@@ -170,7 +170,7 @@ def test_what_was_looked_at() -> None:
     assert not any("several" in line for line in examined_lines(examined, Progress(8), False))
     assert examined_lines(examined, ended, True)[-1] == "not found, in 3 iterations: 1 other kind of findings"
     assert examined_lines(examined[:2], Progress(0), False) == [], "no kind is listed as looked for"
-    assert "no backward was called" in examined_lines(examined[:2], Progress(0), True)[0]
+    assert "no backward has begun" in examined_lines(examined[:2], Progress(0), True)[0]
     assert "did not come to its end" in examined_lines([], Progress(known=False, ended=False), True)[0]
     under_way = examined_lines(examined, Progress(1, alive=True, ended=False), False)
     assert any("under way" in line for line in under_way) and not any("looked for in" in line for line in under_way)
