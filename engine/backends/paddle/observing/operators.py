@@ -25,10 +25,10 @@ from adbg.engine.backends.paddle.native.handwritten import OPERATORS
 from adbg.engine.backends.paddle.timing.forward import compilers, functions, like, methods
 from adbg.engine.outside import suppress
 
-#: Methods of ``Tensor`` beside those that ``timing`` knows: they cut, alias, overwrite or leave the graph.
+#: Methods of ``Tensor`` beside those that ``timing`` knows: they cut, alias, overwrite or leave the graph, or compare.
 _MORE = (
     "detach", "detach_", "numpy", "item", "tolist", "__float__", "__int__", "__bool__", "__array__", "copy_",
-    "set_value", "_share_buffer_to",
+    "set_value", "_share_buffer_to", "__eq__", "__ne__", "equal", "not_equal", "logical_not", "__invert__",
 )  # fmt: skip
 _NAMES = {"_setitem_dygraph": "__setitem__", "_getitem_dygraph": "__getitem__", "_getitem_from_offset": "__getitem__"}
 _FACTS = frozenset({"contiguous"})

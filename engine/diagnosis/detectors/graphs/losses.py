@@ -190,7 +190,7 @@ class LossBroadcast(Detector):
 @detector("loss-input")
 class LossInput(Detector):
     """A loss that applies softmax or sigmoid itself is given what went through one already, or one that wants
-    log-probabilities is given something else.
+    log-probabilities is given something else, or a divergence logarithms where its target is to be probabilities.
     Evidence: the line that made the probabilities, the loss, the values that show it.
     Mistaken for: soft targets, which are probabilities and are not looked at. nll_loss of probabilities is the mean
     absolute error, 1 - p, where that is meant: the warning says so.
@@ -236,6 +236,35 @@ class LossInput(Detector):
                 self._tell(known, call, f"wants log-probabilities: use log_softmax{wants}", 0.6 if absolute else 0.9)
             else:
                 self._tell_logits(call)
+        elif name in ("kl_div", "kldiv_loss"):
+            self._target(call)
+
+    def _target(self, call: OperatorCall) -> None:
+        """What a divergence is to come to: probabilities, unless it is told that their logarithms are given."""
+        if (
+            len(call.operands) < 2
+            or call.keywords.get("log_target")
+            or any(each is True for each in call.arguments[2:])
+        ):
+            return
+        target = call.operands[1]
+        least = self.facts.backend.stats(target).min
+        if least is None or least > -1e-3:
+            return
+        known, facts, line = self._marks.of(target), self.facts, line_of(call.lines)
+        made = known.line if known is not None and known.what == "log-probabilities" else None
+        by = f", which {known.name} at {place(made)} made" if known is not None and made is not None else ""
+        facts.tell(
+            Finding(
+                0, "loss-input", "error", 0.92,
+                f"{call.name} at {place(line)} wants probabilities as its target, and is given numbers below 0{by}: "
+                "give it softmax, or log_target=True",
+                None, None, facts.iteration + 1, line, facts.cause(made or line),
+                [f"the smallest number of the target is {least:.4g}; of probabilities none is below 0",
+                 "of such a target torch's result is NaN, Paddle's is 0, with no gradient"],
+                [f"b {place(line)}", "info node"],
+            )
+        )  # fmt: skip
 
     def _is_log(self, given: Any, known: Marked[str] | None, call: OperatorCall) -> bool:
         """Of what is not known: log-probabilities are never above 0."""

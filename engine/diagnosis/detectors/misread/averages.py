@@ -8,11 +8,14 @@ from typing import Any
 from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain
+from adbg.engine.diagnosis.detectors.graphs.marks import Marks
 from adbg.engine.diagnosis.detectors.numbers.values import numbers
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
 
 _DIGITS = {"bfloat16": 8, "float16": 11}  # of a significand, the hidden one within
+_CASTS = frozenset({"to", "cast", "float", "astype", "bfloat16", "half", "type"})
+_MOVES = frozenset({"add", "sub", "lerp", "mul", "multiply", "subtract", "scale"})
 _MOST = 4096  # elements that are compared
 _SHARE = 0.5
 _TIMES = 2  # iterations in which it is seen
@@ -37,23 +40,63 @@ class RoundedAverages(Detector):
         super().__init__(facts)
         self._seen: dict[SourceLine, set[int]] = {}
         self._told: set[SourceLine] = set()
+        # In float32: the type that it came from, its numbers there, whether something was added since.
+        self._wide: Marks[tuple[str, list[float], bool]] = Marks()
 
     def operator(self, call: OperatorCall) -> None:
         name = plain(call.name)
-        if name not in ("lerp", "mul", "multiply", "scale") or call.error is not None or not call.results:
+        if call.error is not None or not call.results or not call.operands:
+            return
+        if name in _CASTS:
+            self._cast(call)
+        elif name in _MOVES:
+            self._moved(call)
+        if name not in ("lerp", "mul", "multiply", "scale"):
             return
         average, line = call.operands[0], line_of(call.lines)
         digits = _DIGITS.get(str(getattr(average, "dtype", "")).rpartition(".")[2])
         if digits is None or line is None or line in self._told or average.requires_grad or call.in_backward:
             return
         why = self._lerp(call, digits) if name == "lerp" else _factor(call, digits)
-        if not why:
-            return
+        if why:
+            self._see(line, str(average.dtype).rpartition(".")[2], why)
+
+    def _see(self, line: SourceLine, kind: str, why: str) -> None:
         seen = self._seen.setdefault(line, set())
         seen.add(self.facts.iteration)
         if len(seen) >= _TIMES:
             self._told.add(line)
-            self._tell(line, str(average.dtype).rpartition(".")[2], why)
+            self._tell(line, kind, why)
+
+    def _cast(self, call: OperatorCall) -> None:
+        """``average.float()``, which is moved and cast back: how many elements are what they were."""
+        before, after, line = call.operands[0], call.results[0], line_of(call.lines)
+        kinds = [str(each.dtype).rpartition(".")[2] for each in (before, after)]
+        if before.requires_grad or line is None or line in self._told or call.in_backward:
+            return
+        if kinds[0] in _DIGITS and kinds[1] == "float32":
+            read = numbers(self.facts.backend, before)
+            if read is not None:
+                self._wide.put(after, (kinds[0], list(read.flat[:_MOST]), False), call.name, line)
+            return
+        known = self._wide.of(before)
+        if known is None or not known.what[2] or kinds[1] != known.what[0]:
+            return
+        wide, narrow = (numbers(self.facts.backend, each) for each in (before, after))
+        if wide is None or narrow is None:
+            return
+        rows = list(zip(known.what[1], wide.flat, narrow.flat))
+        moved = [(was, now) for was, to, now in rows if to != was]
+        lost = sum(was == now for was, now in moved)
+        if len(moved) >= _LEAST and lost >= _SHARE * len(moved):
+            why = f"{lost:,} of {len(moved):,} elements that moved in float32 are what they were, once cast back"
+            self._see(line, kinds[1], why)
+
+    def _moved(self, call: OperatorCall) -> None:
+        known = self._wide.of(call.operands[0])
+        if known is not None and not call.results[0].requires_grad:
+            kind, was, _ = known.what
+            self._wide.put(call.results[0], (kind, was, True), known.name, known.line)
 
     def _lerp(self, call: OperatorCall, digits: int) -> str:
         weight = call.keywords.get("weight", call.arguments[2] if len(call.arguments) > 2 else None)

@@ -60,7 +60,7 @@ class PartsInOtherOrders(Detector):
             ((name, order[1]) for name, order in orders.items()
              if order is not None and order[1] != sorted(order[1]) and order[0] not in kept), None
         )  # fmt: skip
-        if moved is None:
+        if moved is None or any(_is_order(parts, moved[1]) for _, parts in rows):
             return
         for name, parts in rows:
             if name != moved[0] and _follows(parts, given, None) and not _follows(parts, given, moved[1]):
@@ -147,6 +147,13 @@ def _order(rows: Sequence[Part], given: Sequence[Sequence[Part]]) -> tuple[int, 
         if len(order) == len(rows) and len(set(order)) == len(order):
             return field, order
     return None
+
+
+def _is_order(rows: Sequence[Part], order: Sequence[int]) -> bool:
+    """The order goes with the batch, or how to put it back: who takes it does so."""
+    told = [int(row[0]) for row in rows if len(row) == 1 and row[0] == int(row[0])]
+    back = [order.index(at) for at in range(len(order))]
+    return told in (list(order), back)
 
 
 def _follows(rows: Sequence[Part], given: Sequence[Sequence[Part]], order: Sequence[int] | None) -> bool:

@@ -27,7 +27,8 @@ _ADDS = re.compile(r"\]\s*[-+*/]=")
 class Duplicates(Detector):
     """Values that gradients are wanted of are written to places of a tensor (``pooled[dst] = messages``,
     ``paddle.scatter``, ``index_copy``), and the index has the same place several times: of the values for one place
-    the last one stays, the others are lost and get no gradient. ``count[dst] += 1`` adds once for each place.
+    the last one stays and the others are lost: they get no gradient, or that of the one that stays. ``count[dst] += 1``
+    adds once for each place.
 
     Evidence: how many values there are, to how many places, how many of them are lost.
     Mistaken for: a place that is written twice with the same value, fewer than 5 % of the values, what adds up
@@ -86,7 +87,14 @@ class Duplicates(Detector):
             at = 1
         elif at == 1 and len(given) > 3 and given[3] is False:
             return None
+        if any(type(each) is str and each != "assign" for each in given):
+            return None
+        axis = next(
+            (each for each in given if type(each) is int), call.keywords.get("axis", call.keywords.get("dim", 0))
+        )
         index = call.keywords.get("index", call.keywords.get("indices", given[at] if len(given) > at else None))
+        if axis != 0 and axis != -len(shape(call.operands[0])):
+            return None
         return self._numbers(index, 2 if name != "index_copy" else 1)
 
     def _numbers(self, index: Any, most: int) -> Sequence[Any] | None:
@@ -126,7 +134,7 @@ class Duplicates(Detector):
             "the same place all but the last are lost"
             if adds
             else f"{place(line)} writes {len(index):,} values to {places:,} places: of those for the same place only "
-            f"the last stays, {lost:,} are lost and get no gradient"
+            f"the last stays, {lost:,} are lost"
         )
         most = max(index, key=index.count) if len(index) <= _LONGEST else index[0]
         facts.tell(

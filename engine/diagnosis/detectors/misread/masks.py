@@ -59,6 +59,13 @@ class AddedMasks(Detector):
             found = self._read(mask) if mask is not None else None
             if isinstance(found, _Mask):
                 self._tell(call, found)
+        elif name == "multi_head_attention_forward":
+            self._attended = True
+            found = self._read(mask) if (mask := call.keywords.get("attn_mask")) is not None else None
+            if isinstance(found, _Mask):
+                self._tell(call, found)
+        elif name in ("masked_fill", "where") and len(shape(call.results[0])) > 2 and _hides(call):
+            self._scores.put(call.results[0], None, name, None)
         elif name in _SUMS and len(call.operands) > 1:
             self._sum(call)
         elif name == "softmax" and call.operands:
@@ -135,3 +142,8 @@ class AddedMasks(Detector):
                 [f"b {place(line)}", "info node"],
             )
         )  # fmt: skip
+
+
+def _hides(call: OperatorCall) -> bool:
+    given = [each for each in (*call.arguments, *call.keywords.values()) if type(each) in (int, float)]
+    return any(each <= _LOW for each in given)

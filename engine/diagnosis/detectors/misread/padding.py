@@ -12,7 +12,7 @@ from adbg.engine.protocol.messages import Finding
 
 _WIDTH = 4  # numbers of a step: all 0 by chance is nothing that happens
 _MOST = 1 << 20  # elements of what is looked at
-_SHARE = 0.1  # of the sequences
+_SHARE = 0.2  # of the sequences
 
 
 @detector("padding-taken")
@@ -70,13 +70,16 @@ class PaddingTaken(Detector):
             return not any(read.flat[at : at + width])
 
         padded = [row for row in range(rows) if is_zero(row, steps - 1)]
-        if len(padded) < max(1, _SHARE * rows) or len(padded) == rows:
+        if len(padded) < max(2, _SHARE * rows) or len(padded) == rows:
             return None
         lengths = [
             next((step + 1 for step in reversed(range(steps)) if not is_zero(row, step)), 0) for row in range(rows)
         ]
         ended = [each for each in lengths if 0 < each < steps]
-        return lengths if len(ended) >= max(1, _SHARE * rows) else None
+        # Units that are off by chance are so for one step, and anywhere: padding goes on to the end.
+        longer = sum(steps - each > 1 for each in ended)
+        within = any(is_zero(row, step) for row in range(rows) for step in range(lengths[row]))
+        return lengths if len(ended) >= max(2, _SHARE * rows) and longer and not within else None
 
     def _tell(self, line: Any, lengths: list[int], steps: int) -> None:
         facts, ended = self.facts, [each for each in lengths if each < steps]

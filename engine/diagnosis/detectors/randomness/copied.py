@@ -136,4 +136,4 @@ def _draws(kind: type, name: str) -> bool:
 def _speaks_of(function: Any, name: str) -> bool:
     """A function for workers that is no plain one may do anything."""
     code = getattr(function, "__code__", None)
-    return function is not None and (code is None or name in code.co_names or "setattr" in code.co_names)
+    return function is not None and (code is None or bool({name, "setattr", _WORKER} & {*code.co_names}))
