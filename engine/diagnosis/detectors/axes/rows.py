@@ -64,6 +64,8 @@ class Rows:
         elif rows is not None:
             if before and _along(call, name, rows.what.told) == len(before) - 1:
                 self._tell(call, rows, name)
+            elif name == "getitem" and rows.what.told and behind != before and _picks_last(call):
+                self._tell(call, rows, "the index")
             elif before == behind:
                 self._rows.put(result, rows.what, rows.name, rows.line)
 

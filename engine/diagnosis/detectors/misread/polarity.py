@@ -1,0 +1,150 @@
+"""Masks that say the opposite of what they are taken for: an attention that sees the padding alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from adbg.engine.backends.base import OperatorCall
+from adbg.engine.diagnosis.detector import Detector, Need, detector
+from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, shape
+from adbg.engine.diagnosis.detectors.graphs.marks import Marked, Marks
+from adbg.engine.diagnosis.detectors.numbers.values import numbers
+from adbg.engine.protocol.messages import Finding
+
+_KEEPS = frozenset({
+    "unsqueeze", "reshape", "view", "expand", "getitem", "contiguous", "clone", "to", "bool", "broadcast_to", "tile",
+    "repeat", "cast", "expand_as", "float",
+})  # fmt: skip
+_FLIPS = frozenset({"logical_not", "bitwise_not", "invert"})
+_ATTENDS = frozenset({"scaled_dot_product_attention"})
+_LOW = -1e3
+_MOST = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Mask:
+    """True where a token is (``same``) or is not the number ``token``. ``kinds``: how many others there are."""
+
+    token: float
+    same: bool
+    kinds: int
+    shown: str
+
+
+@detector("mask-added")
+class Polarity(Detector):
+    """A mask that is True at the padding (``ids == PAD``) is given to an attention for which True means that a place is
+    seen (torch's ``scaled_dot_product_attention``, Paddle's ``MultiHeadAttention``), or one that is True at all others
+    to what hides where it is True (``key_padding_mask``, ``masked_fill``): what is seen are the places of one token.
+
+    Evidence: the comparison that made the mask, and how many other tokens there are that are not seen.
+    Mistaken for: masks that other conditions went into, and batches without that token: not told.
+    Cost: in sampled iterations a look at comparisons of integers with a number, and at what is done with them.
+    """
+
+    sampled = Need.OPERATORS
+
+    def __init__(self, facts: Any) -> None:
+        super().__init__(facts)
+        self._masks: Marks[_Mask] = Marks()
+        self._wide: Marks[tuple[_Mask, float]] = Marks()  # what was cast, and minus how much since
+        self._any = False
+        self._told: set[Any] = set()
+
+    def applied(self) -> bool:
+        return self._any
+
+    def operator(self, call: OperatorCall) -> None:
+        if call.error is not None or not call.results or not call.operands:
+            return
+        name, source, result = plain(call.name), call.operands[0], call.results[0]
+        if name in _ATTENDS:
+            self._any = True
+            mask = call.keywords.get("attn_mask", call.arguments[3] if len(call.arguments) > 3 else None)
+            known = self._masks.of(mask) if mask is not None else None
+            if known is not None and known.what.same and "bool" in str(mask.dtype):
+                self._tell(call, known, "where it is True a place is seen")
+        elif name == "multi_head_attention_forward":
+            self._any = True
+            mask = call.keywords.get("key_padding_mask")
+            known = self._masks.of(mask) if mask is not None else None
+            if known is not None and not known.what.same and "bool" in str(mask.dtype):
+                self._tell(call, known, "where it is True a place is hidden")
+        elif name in ("eq", "ne", "equal", "not_equal"):
+            self._compare(call, name)
+        elif (known := self._masks.of(source)) is not None:
+            if name in _KEEPS:
+                self._masks.put(result, known.what, known.name, known.line)
+            elif name in _FLIPS:
+                self._flip(result, known)
+            elif name in ("sub", "subtract"):
+                self._added(call, known)
+        elif name == "masked_fill":
+            self._fill(call)
+
+    def _compare(self, call: OperatorCall, name: str) -> None:
+        source, result = call.operands[0], call.results[0]
+        given = call.arguments[1] if len(call.arguments) > 1 else call.keywords.get("other")
+        if type(given) not in (int, float, bool):
+            return
+        same = name in ("eq", "equal")
+        known = self._masks.of(source)
+        if known is not None and given in (0, 1):
+            if same == bool(given):
+                self._masks.put(result, known.what, known.name, known.line)
+            else:
+                self._flip(result, known)
+            return
+        if len(shape(source)) != 2 or "int" not in str(source.dtype) or known is not None:
+            return
+        read = numbers(self.facts.backend, source)
+        if read is None or len(read.flat) > _MOST:
+            return
+        others = set(read.flat)
+        if given not in others or len(others) < 3:
+            return
+        line = line_of(call.lines)
+        what = _Mask(float(given), same, len(others) - 1, f"{self.facts.text_of(line) if line is not None else name}")
+        self._masks.put(result, what, call.name, line)
+
+    def _flip(self, result: Any, known: Marked[_Mask]) -> None:
+        what = known.what
+        self._masks.put(result, _Mask(what.token, not what.same, what.kinds, what.shown), known.name, known.line)
+
+    def _added(self, call: OperatorCall, known: Marked[_Mask]) -> None:
+        """Paddle's way: (mask - 1) * 1e9 is added to the scores."""
+        other = call.arguments[1] if len(call.arguments) > 1 else None
+        if known.what.same and other in (1, 1.0) and "float" in str(call.results[0].dtype):
+            self._any = True
+            self._tell(call, known, "what is False has its scores lowered, and where it is True a place is seen")
+
+    def _fill(self, call: OperatorCall) -> None:
+        mask = call.arguments[1] if len(call.arguments) > 1 else call.keywords.get("mask")
+        value = call.arguments[2] if len(call.arguments) > 2 else call.keywords.get("value")
+        if type(value) not in (int, float) or value > _LOW or mask is None:
+            return
+        self._any = True
+        known = self._masks.of(mask)
+        if known is not None and not known.what.same:
+            self._tell(call, known, "where it is True a place is hidden")
+
+    def _tell(self, call: OperatorCall, known: Marked[_Mask], how: str) -> None:
+        facts, line, what = self.facts, line_of(call.lines), known.what
+        if known.line in self._told:
+            return
+        self._told.add(known.line)
+        token = int(what.token) if what.token == int(what.token) else what.token
+        facts.tell(
+            Finding(
+                0, "mask-added", "error", 0.9,
+                f"the attention at {place(line)} sees the places of token {token} alone, and none of the {what.kinds} "
+                f"other tokens: {how}, and the mask was made at {place(known.line)}",
+                None, None, facts.iteration + 1, line, facts.cause(known.line),
+                [
+                    f"the mask is `{what.shown}` ({place(known.line)})",
+                    "turn it (~mask): which of True and False hides is another in each of these functions",
+                ],
+                [f"b {place(line)}", "info node"],
+            )
+        )  # fmt: skip

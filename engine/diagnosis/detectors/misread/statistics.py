@@ -1,0 +1,113 @@
+"""A moving average of a model's weights that leaves its running statistics as they were made."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from adbg.engine.backends.base import ModuleCall, OperatorCall
+from adbg.engine.diagnosis.detector import Detector, Need, detector
+from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, writes
+from adbg.engine.diagnosis.detectors.numbers.values import numbers
+from adbg.engine.protocol.messages import Finding
+from adbg.engine.types import SourceLine
+
+_AVERAGES = frozenset({"lerp", "mul", "add", "copy", "set_value", "sub"})
+_MEAN, _VARIANCE = ("running_mean", "_mean"), ("running_var", "_variance")
+_MOST = 4096  # weights that are remembered
+_ITERATIONS = 5
+
+
+@detector("stale-parameters")
+class StatisticsLeftBehind(Detector):
+    """A copy of a model follows its weights (``slow.lerp_(fast, 0.01)`` over ``parameters()``), and nothing follows the
+    running statistics of its normalisations, which are buffers: in evaluation it normalises by the 0 and 1 that they
+    were made with.
+
+    Evidence: the running mean and variance as the copy is evaluated, all 0 and all 1; the line that moves its weights.
+    Mistaken for: a model that an optimizer trains, or whose normalisation has seen a batch: not told.
+    Cost: in sampled iterations a look at what writes a weight; as a model is evaluated one at its normalisations.
+    """
+
+    needs = Need.MODULES
+    sampled = Need.OPERATORS
+
+    def __init__(self, facts: Any) -> None:
+        super().__init__(facts)
+        self._written: dict[int, tuple[weakref.ref[Any], SourceLine | None, int]] = {}
+        self._told = False
+
+    def applied(self) -> bool:
+        return bool(self._written)
+
+    def operator(self, call: OperatorCall) -> None:
+        if call.grad_mode or call.error is not None or plain(call.name) not in _AVERAGES or self.facts.stepping:
+            return
+        for value in writes(call):
+            if "Parameter" in type(value).__name__ or "ParamBase" in type(value).__name__:
+                known = self._written.get(id(value))
+                times = known[2] + 1 if known is not None and known[0]() is value else 1
+                if known is not None or len(self._written) < _MOST:
+                    self._written[id(value)] = (weakref.ref(value), line_of(call.lines), times)
+
+    def module_begin(self, call: ModuleCall) -> None:
+        if self._told or not call.outermost or call.training or self.facts.iteration < _ITERATIONS:
+            return
+        parts = list(_parts(call.module))
+        lines = [
+            known[1] for part in parts for value in _parameters(part)
+            if (known := self._written.get(id(value))) is not None and known[0]() is value and known[2] > 1
+        ]  # fmt: skip
+        if not lines:
+            return
+        for part in parts:
+            mean, variance = (_kept(part, names) for names in (_MEAN, _VARIANCE))
+            if mean is not None and variance is not None and self._is(mean, 0.0) and self._is(variance, 1.0):
+                self._told = True
+                self._tell(call, part, lines[0])
+                return
+
+    def _is(self, value: Any, number: float) -> bool:
+        read = numbers(self.facts.backend, value)
+        return read is not None and len(read.flat) > 0 and set(read.flat) == {number}
+
+    def _tell(self, call: ModuleCall, part: Any, line: SourceLine | None) -> None:
+        facts, kind, name = self.facts, type(call.module).__name__, type(part).__name__
+        facts.tell(
+            Finding(
+                0, "stale-parameters", "warning", 0.88,
+                f"{place(line)} moves the weights of a {kind} that no optimizer trains, and nothing moves the running "
+                f"statistics of its {name}: they are 0 and 1 as {place(call.line)} evaluates it",
+                None, None, facts.iteration, call.line, facts.cause(line),
+                [
+                    f"the running mean of its {name} is 0 all over, the variance 1, after {facts.iteration} iterations",
+                    "parameters() has no buffers: copy those as well (buffers(), or the whole state dict)",
+                ],
+                [f"b {place(call.line)}"],
+            )
+        )  # fmt: skip
+
+
+def _parts(module: Any) -> list[Any]:
+    found, todo = [], [module]
+    while todo:
+        part = todo.pop()
+        found.append(part)
+        for kept in ("_modules", "_sub_layers"):
+            inner = getattr(part, "__dict__", {}).get(kept)
+            todo += [each for each in inner.values() if each is not None] if isinstance(inner, dict) else []
+    return found
+
+
+def _parameters(part: Any) -> list[Any]:
+    kept = getattr(part, "__dict__", {}).get("_parameters")
+    return [each for each in kept.values() if each is not None] if isinstance(kept, dict) else []
+
+
+def _kept(part: Any, names: tuple[str, ...]) -> Any:
+    for kept in ("_buffers", "_parameters"):
+        held = getattr(part, "__dict__", {}).get(kept)
+        for name in names if isinstance(held, dict) else ():
+            if held.get(name) is not None:
+                return held[name]
+    return None
