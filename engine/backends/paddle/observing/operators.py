@@ -29,6 +29,7 @@ from adbg.engine.outside import suppress
 _MORE = (
     "detach", "detach_", "numpy", "item", "tolist", "__float__", "__int__", "__bool__", "__array__", "copy_",
     "set_value", "_share_buffer_to", "__eq__", "__ne__", "equal", "not_equal", "logical_not", "__invert__",
+    "__ge__", "__gt__", "__le__", "__lt__",
 )  # fmt: skip
 _NAMES = {"_setitem_dygraph": "__setitem__", "_getitem_dygraph": "__getitem__", "_getitem_from_offset": "__getitem__"}
 _FACTS = frozenset({"contiguous"})

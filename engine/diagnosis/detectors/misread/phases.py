@@ -91,8 +91,8 @@ class CoarsePhases(Detector):
             Finding(
                 0, "rounded-gradient", "warning", 0.88,
                 f"{place(known.line)} casts whole numbers up to {what.high:,.0f} to {what.kind}, which changes "
-                f"{what.changed:,} of {what.seen:,} of them, and {plain(call.name)} at {place(line)} is taken of what is "
-                "left",
+                f"{what.changed:,} of {what.seen:,} of them, and {plain(call.name)} at {place(line)} is taken of what "
+                "is left",
                 None, None, facts.iteration + 1, line, facts.cause(known.line),
                 [
                     f"of {what.different:,} different numbers {what.left:,} are left",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,8 @@ _KEEPS = frozenset({
     "repeat", "cast", "expand_as", "float",
 })  # fmt: skip
 _FLIPS = frozenset({"logical_not", "bitwise_not", "invert"})
+_ORDERS = frozenset({"ge", "gt", "le", "lt", "greater_equal", "greater_than", "less_equal", "less_than", "greater",
+                     "less"})  # fmt: skip
 _ATTENDS = frozenset({"scaled_dot_product_attention"})
 _LOW = -1e3
 _MOST = 1 << 16
@@ -24,9 +27,10 @@ _MOST = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class _Mask:
-    """True where a token is (``same``) or is not the number ``token``. ``kinds``: how many others there are."""
+    """True where a token is (``same``) or is not the number ``token``; None: behind the end of each sequence.
+    ``kinds``: how many others there are."""
 
-    token: float
+    token: float | None
     same: bool
     kinds: int
     shown: str
@@ -73,6 +77,8 @@ class Polarity(Detector):
                 self._tell(call, known, "where it is True a place is hidden")
         elif name in ("eq", "ne", "equal", "not_equal"):
             self._compare(call, name)
+        elif name in _ORDERS:
+            self._ends(call)
         elif (known := self._masks.of(source)) is not None:
             if name in _KEEPS:
                 self._masks.put(result, known.what, known.name, known.line)
@@ -108,6 +114,26 @@ class Polarity(Detector):
         what = _Mask(float(given), same, len(others) - 1, f"{self.facts.text_of(line) if line is not None else name}")
         self._masks.put(result, what, call.name, line)
 
+    def _ends(self, call: OperatorCall) -> None:
+        """Places compared with a length for each row: True at the begin of each, or True behind its end."""
+        result = call.results[0]
+        sizes, line = shape(result), line_of(call.lines)
+        columns = [each for each in call.operands if shape(each)[-1:] == [1] and shape(each)[:1] == sizes[:1]]
+        if len(sizes) != 2 or len(call.operands) != 2 or len(columns) != 1 or min(sizes) < 2:
+            return
+        read = numbers(self.facts.backend, result)
+        if read is None or len(read.flat) > _MOST:
+            return
+        rows = [[bool(each) for each in read.flat[at * sizes[1] : (at + 1) * sizes[1]]] for at in range(sizes[0])]
+        ends = [sum(a != b for a, b in itertools.pairwise(row)) for row in rows]
+        first = {row[0] for row in rows}
+        counts = [sum(row) for row in rows]
+        steps = {b - a for a, b in itertools.pairwise(counts)}
+        if max(ends) != 1 or len(first) != 1 or len(set(counts)) < 2 or steps in ({1}, {-1}):
+            return  # rows that are one longer each: a triangle, which hides what comes later
+        text = self.facts.text_of(line) if line is not None else call.name
+        self._masks.put(result, _Mask(None, not first.pop(), 0, text), call.name, line)
+
     def _flip(self, result: Any, known: Marked[_Mask]) -> None:
         what = known.what
         self._masks.put(result, _Mask(what.token, not what.same, what.kinds, what.shown), known.name, known.line)
@@ -134,12 +160,15 @@ class Polarity(Detector):
         if known.line in self._told:
             return
         self._told.add(known.line)
-        token = int(what.token) if what.token == int(what.token) else what.token
+        seen, unseen = "what lies behind the end of each sequence", "none of what is in it"
+        if what.token is not None:
+            token = int(what.token) if what.token == int(what.token) else what.token
+            seen, unseen = f"the places of token {token} alone", f"none of the {what.kinds} other tokens"
         facts.tell(
             Finding(
                 0, "mask-added", "error", 0.9,
-                f"the attention at {place(line)} sees the places of token {token} alone, and none of the {what.kinds} "
-                f"other tokens: {how}, and the mask was made at {place(known.line)}",
+                f"the attention at {place(line)} sees {seen}, and {unseen}: {how}, and the mask was made at "
+                f"{place(known.line)}",
                 None, None, facts.iteration + 1, line, facts.cause(known.line),
                 [
                     f"the mask is `{what.shown}` ({place(known.line)})",

@@ -35,7 +35,7 @@ _READ: dict[str, Callable[[bytearray], Sequence[float]]] = {
     "i16": lambda data: array("h", bytes(data)),
     "i8": lambda data: array("b", bytes(data)),
     "u8": lambda data: array("B", bytes(data)),
-    "bool": lambda data: array("B", bytes(data)),
+    "b1": lambda data: array("B", bytes(data)),
     "f16": _half,
     "bf16": _brain,
 }

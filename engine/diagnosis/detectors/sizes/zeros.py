@@ -154,6 +154,8 @@ class ZeroGradient(Detector):
             if not math.isfinite(size.entering):
                 continue
             leaf.seen += 1
+            if self._is_shift(call, key, sizes):
+                continue
             if size.entering == 0 or (saturated and self._as_good_as_zero(running, key, sizes)):
                 leaf.zero += 1
                 if len(zero) < _LEAVES:
@@ -200,6 +202,15 @@ class ZeroGradient(Detector):
             if sizes[key].entering > _SMALL * top:
                 return False
         return bool(consumers)
+
+    def _is_shift(self, call: BackwardCall, key: int, sizes: dict[int, Size]) -> bool:
+        """A number that is added to all that a softmax takes (the bias of a score): what comes to its layer adds up to
+        0, whatever that is."""
+        consumers = {consumer for consumer, _ in index_of(call).consumers(call, key)}
+        comes = max((sizes[at].entering for at in consumers if at in sizes), default=0.0)
+        value = next((each.value for each in call.saved(key) if each.value is not None), None)
+        one = value is not None and math.prod(self.facts.shape(value) or (1,)) == 1
+        return one and 0 < comes < math.inf and sizes[key].entering <= 1e-4 * comes
 
     def _sources(self, running: Running, key: int, sizes: dict[int, Size]) -> list[Size]:
         """The nodes among those before a leaf that get a gradient and give zero."""

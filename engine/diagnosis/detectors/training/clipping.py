@@ -176,7 +176,8 @@ class Clipping(LoopDetector):
             self._tell_scaled()
         elif self._empty >= 2 and self._empty == self._calls:
             text = "clipping is given no gradients (an iterator that was used up before?): it does nothing"
-            self._tell("error", 0.9, text, [f"norm 0 at all {self._empty} calls, while gradients are not zero"])
+            evidence = [f"norm 0 at all {self._empty} calls, while gradients are not zero"]
+            self._fold(self._tell("error", 0.9, text, evidence))
         elif self._calls >= 10 and self._acts == self._calls:
             shown = ", ".join(f"{norm:.3g}" for norm in self._norms)
             text = f"clipping acts at every one of {self._calls} steps: it sets the size of the steps, not a limit"
