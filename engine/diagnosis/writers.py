@@ -25,7 +25,7 @@ def only_writer(taken: SourceLine) -> tuple[SourceLine, str] | None:
     names = _taken(scope, taken.line)
     found: dict[int, str] = {}
     for node in nodes_of(taken.file):
-        name = _written(node)
+        name = written(node)
         line = int(getattr(node, "lineno", 0))
         if name not in names:
             continue
@@ -50,7 +50,7 @@ def _taken(scope: ast.AST, line: int) -> set[str]:
     return {ast.unparse(node) for node in nodes if isinstance(node, (ast.Name, ast.Attribute))}
 
 
-def _written(node: ast.AST) -> str:
+def written(node: ast.AST) -> str:
     """What a statement or a call writes in place: "self.bank" of ``self.bank[rows] = new``; "" for anything else."""
     if isinstance(node, ast.AugAssign):
         return ast.unparse(_base(node.target))

@@ -65,7 +65,7 @@ class Polarity(Detector):
         name, source, result = plain(call.name), call.operands[0], call.results[0]
         if name in _ATTENDS:
             self._any = True
-            mask = call.keywords.get("attn_mask", call.arguments[3] if len(call.arguments) > 3 else None)
+            mask: Any = call.keywords.get("attn_mask", call.arguments[3] if len(call.arguments) > 3 else None)
             known = self._masks.of(mask) if mask is not None else None
             if known is not None and known.what.same and "bool" in str(mask.dtype):
                 self._tell(call, known, "where it is True a place is seen")
@@ -147,7 +147,7 @@ class Polarity(Detector):
 
     def _fill(self, call: OperatorCall) -> None:
         mask = call.arguments[1] if len(call.arguments) > 1 else call.keywords.get("mask")
-        value = call.arguments[2] if len(call.arguments) > 2 else call.keywords.get("value")
+        value: Any = call.arguments[2] if len(call.arguments) > 2 else call.keywords.get("value")
         if type(value) not in (int, float) or value > _LOW or mask is None:
             return
         self._any = True

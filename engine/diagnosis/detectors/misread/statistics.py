@@ -106,7 +106,7 @@ def _parameters(part: Any) -> list[Any]:
 
 def _kept(part: Any, names: tuple[str, ...]) -> Any:
     for kept in ("_buffers", "_parameters"):
-        held = getattr(part, "__dict__", {}).get(kept)
+        held: Any = getattr(part, "__dict__", {}).get(kept)
         for name in names if isinstance(held, dict) else ():
             if held.get(name) is not None:
                 return held[name]

@@ -1,0 +1,161 @@
+"""Data sets that each look at a sample changes."""
+
+from __future__ import annotations
+
+import ast
+import types
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+from adbg.engine.diagnosis.detector import Detector, LoaderEvent, Need, OperatorCall, detector
+from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, writes
+from adbg.engine.diagnosis.source import assigned_names, function_called, function_named, inside, parameters_of
+from adbg.engine.diagnosis.writers import written
+from adbg.engine.outside import own
+from adbg.engine.protocol.messages import Finding
+from adbg.engine.types import SourceLine
+
+_MOST = 1 << 25  # bytes of a data set that are summed up
+_PASSES = 4  # that are looked at
+
+
+@detector("silent-overwrite")
+class DamagedData(Detector):
+    """``image = self.images[i]`` gives a view, and what augments it in place (``image[:, y:y + 8] = 0``) writes into
+    the data set: each epoch leaves its marks in the samples, until little is left of them.
+
+    Evidence: a sum over the bytes of what the data set keeps, at the begin of two passes; the line that takes the
+    sample and the line that writes into it.
+    Mistaken for: data that methods renew on purpose (``self.targets[i] = …``), samples that are cloned first: not told.
+    Cost: a sum over the bytes of the tensors and arrays of a data set (32 MB at most), at the begin of four passes.
+    """
+
+    needs = Need.LOADERS
+    sampled = Need.OPERATORS
+
+    def __init__(self, facts: Any) -> None:
+        super().__init__(facts)
+        self._held: dict[int, str] = {}  # memory of the tensors of data sets: their attributes
+        self._lines: dict[str, tuple[SourceLine, SourceLine]] = {}  # by attribute: where a sample is taken, and written
+        self._taken: dict[str, SourceLine] = {}
+        self._sums: dict[int, tuple[int, dict[str, int]]] = {}  # by loader: passes, and the last sums by attribute
+        self._told = False
+
+    def applied(self) -> bool:
+        return bool(self._sums)
+
+    def loader(self, event: LoaderEvent) -> None:
+        if event.what != "begins" or event.workers or self._told:
+            return
+        passes, before = self._sums.get(event.loader, (0, {}))
+        if passes >= _PASSES:
+            return
+        now = dict(self._summed(event.dataset))
+        self._sums[event.loader] = (passes + 1, now)
+        changed = [name for name, each in now.items() if before.get(name, each) != each]
+        if not changed:
+            return
+        code = next(
+            (vars(each)["__getitem__"] for each in type(event.dataset).__mro__ if "__getitem__" in vars(each)), None
+        )
+        known = next((each for each in changed if each in self._lines), None)
+        found = (
+            (known, *self._lines[known]) if known is not None else _written_in(getattr(code, "__code__", None), changed)
+        )
+        if found is not None:
+            self._told = True
+            self._tell(event, *found)
+
+    def operator(self, call: OperatorCall) -> None:
+        if not self._held or call.error is not None or not call.operands:
+            return
+        name, line = plain(call.name), line_of(call.lines)
+        if name not in ("getitem", "setitem", "select") and not (
+            call.name.endswith("_") or call.name.startswith("__i")
+        ):
+            return
+        value = call.operands[0]
+        held = next((self._held[at] for at, _ in self.facts.backend.storages(value) if at in self._held), None)
+        if held is None or line is None or held in self._lines:
+            return
+        if name in ("getitem", "select"):
+            self._taken[held] = line
+        elif held in self._taken and self._taken[held] != line and writes(call):
+            self._lines[held] = (self._taken[held], line)
+
+    def _summed(self, dataset: Any) -> Iterator[tuple[str, int]]:
+        kept, left = getattr(dataset, "__dict__", None), _MOST
+        for name, value in list(kept.items()) if type(kept) is dict else ():
+            size = getattr(value, "nbytes", None)
+            if type(size) is not int or not 0 < size <= left:
+                continue
+            try:
+                if type(value).__module__ == "numpy":
+                    if not value.flags.c_contiguous or value.dtype.hasobject:
+                        continue
+                    found = zlib.crc32(memoryview(value).cast("B"))
+                else:
+                    digest = self.facts.digest(value)
+                    if digest is None:
+                        continue
+                    found = digest
+                    self._held |= {at: name for at, _ in self.facts.backend.storages(value)}
+            except own(Exception):
+                continue
+            left -= size
+            yield name, found
+
+    def _tell(self, event: LoaderEvent, name: str, taken: SourceLine, writer: SourceLine) -> None:
+        facts, kind = self.facts, type(event.dataset).__name__
+        facts.tell(
+            Finding(
+                0, "silent-overwrite", "error", 0.92,
+                f"{place(taken)} takes a sample of '{name}' as a view, and {place(writer)} writes into it: {kind} "
+                "keeps what that leaves, pass after pass; clone it first",
+                None, None, facts.iteration, writer, facts.cause(taken),
+                [
+                    f"the bytes of '{name}' are other ones as the next pass begins",
+                    f"{place(writer)}: {facts.text_of(writer)}",
+                ],
+                [f"b {place(event.line)}"],
+            )
+        )  # fmt: skip
+
+
+def _written_in(code: types.CodeType | None, names: list[str]) -> tuple[str, SourceLine, SourceLine] | None:
+    """(attribute, line that takes a sample of it, line that writes into that) of ``__getitem__``, and of what it calls
+    with the sample."""
+    function = function_named(code.co_filename, code.co_firstlineno) if code is not None else None
+    if code is None or function is None:
+        return None
+    taken: dict[str, tuple[str, int]] = {}
+    nodes = sorted(inside(function), key=lambda each: getattr(each, "lineno", 0))
+    for node in nodes:
+        value = getattr(node, "value", None)
+        held = value.value if isinstance(node, ast.Assign) and isinstance(value, ast.Subscript) else None
+        if isinstance(held, ast.Attribute) and held.attr in names and ast.unparse(held.value) == "self":
+            taken |= dict.fromkeys(assigned_names(node), (held.attr, int(getattr(node, "lineno", 0))))
+    for node in nodes:
+        line = int(getattr(node, "lineno", 0))
+        name = written(node)
+        if name in taken and line >= taken[name][1]:
+            return _found(code, taken[name], line, code.co_name)
+        inner = function_called(code.co_filename, node) if isinstance(node, ast.Call) else None
+        if inner is None or not isinstance(node, ast.Call):
+            continue
+        given = [each.id if isinstance(each, ast.Name) else "" for each in node.args]
+        parameters = [each for each in parameters_of(inner) if each not in ("self", "cls")]
+        for argument, parameter in zip(given, parameters):
+            if argument in taken:
+                for each in inside(inner):
+                    if written(each) == parameter:
+                        return _found(code, taken[argument], int(getattr(each, "lineno", 0)), inner.name)
+    return None
+
+
+def _found(
+    code: types.CodeType, taken: tuple[str, int], line: int, function: str
+) -> tuple[str, SourceLine, SourceLine]:
+    file = code.co_filename
+    return taken[0], SourceLine(file, taken[1], code.co_name), SourceLine(file, line, function)
