@@ -29,6 +29,7 @@ FAMILIES = {
     "aliases": "Names of one tensor",
     "axes": "Axes",
     "errors": "Exceptions",
+    "misread": "Numbers that are taken for something else",
     "integers": "Integers",
     "randomness": "Random numbers",
     "ranks": "Several ranks",
