@@ -406,8 +406,8 @@ class AdbgApp(OtherScreens, Painted):
 
         def answered(answer: str | None) -> None:
             if answer == "kill":
-                self.exit(0)
-            elif answer == "detach":
+                self.exit(0 if self.debugger.alive else self.debugger.run.exit_code or 0)
+            elif answer == "detach" and self.debugger.alive:
                 self.run_line("detach", echo=False)
                 self._leave_after_detach = True
 

@@ -19,6 +19,7 @@ from adbg.tui.app.lines.screen_text import ScreenText
 from adbg.tui.app.messages import Read
 from adbg.tui.app.panels.status_bar import Status
 from adbg.tui.app.profile.watch import ProfileWatch
+from adbg.tui.app.screens.dialogs import QuitScreen
 from adbg.tui.app.screens.main import MainScreen
 from adbg.tui.app.screens.output import OutputScreen
 from adbg.tui.app.screens.ranks import RanksScreen
@@ -332,6 +333,8 @@ class EventFeed:
         self.main.say(exit_sentence(event.status), "warn" if event.status.status else "good")
         if self.debugger.state is not State.EXITED:
             return  # it was restarted meanwhile
+        if isinstance(front := self.main.app.screen, QuitScreen):
+            front.script_ended()
         for note in end_notes(self.debugger):
             self.main.say(note, "warn")
         again = "restart runs it again, " if self.debugger.program.launched else ""

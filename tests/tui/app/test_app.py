@@ -517,6 +517,21 @@ def test_quit_asks_while_a_script_runs() -> None:
     drive(WIDE, body)
 
 
+def test_the_question_says_that_the_script_ended_while_it_was_asked() -> None:
+    async def body(app: Driver) -> None:
+        await app.press("s")
+        await app.stopped_at(1)
+        app.program.code = 3
+        app.app.run_line("continue")
+        await app.press("q")
+        await app.shows("The script has ended.", "y, ctrl+q  leave")
+        assert "detach: the script continues" not in app.text
+        await app.press("y")
+        await app.until(lambda: app.app.return_value == 3, "the exit")
+
+    drive(WIDE, body)
+
+
 def test_ctrl_c_at_a_stop_never_reaches_the_script() -> None:
     async def body(app: Driver) -> None:
         for _ in range(4):

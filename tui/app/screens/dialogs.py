@@ -256,6 +256,12 @@ class QuitScreen(ModalScreen[str]):
         """ctrl+q was pressed again: that is the answer."""
         return True
 
+    def script_ended(self) -> None:
+        """While it was asked: there is nothing left to end or to let go."""
+        self.query_one("#question", Static).update("The script has ended.\n")
+        self.query_one("#answer-y", Answer).update(Content.from_markup("[$accent]y, ctrl+q[/]  leave"))
+        self.query("#answer-d").remove()
+
     def on_click(self, event: events.Click) -> None:
         """A click on an answer gives it."""
         name = event.widget.id if event.widget is not None else ""
