@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import queue
 import sys
+import textwrap
 import threading
 import time
 
@@ -165,7 +166,7 @@ class Printer:
             title = f"[{event.process.title}] {title}"
         self.say(title, BOLD)
         if rest:
-            self.say(rest)
+            self.say(_at_words(rest))
         for row in debugger.displays.values():
             self.say(shown_text(row), BOLD if row.changed else "")
         for line in stop_commands(debugger):
@@ -178,6 +179,22 @@ class Printer:
             if result.running:
                 return  # the next stop is the one to wait for
         self._reported = event.stop
+
+
+def _at_words(text: str) -> str:
+    """Lines that are longer than the terminal is wide go on below, indented; none is cut within a word. As it is where
+    there is no terminal."""
+    size = terminal_size()
+    if size is None:
+        return text
+    lines: list[str] = []
+    for line in text.split("\n"):
+        below = " " * (len(line) - len(line.lstrip()) + 2)
+        fits = len(line) < size[1] or not line.strip()
+        lines += [line] if fits else textwrap.wrap(
+            line, max(20, size[1] - 1), subsequent_indent=below, break_long_words=False, break_on_hyphens=False
+        )  # fmt: skip
+    return "\n".join(lines)
 
 
 def _cut(text: str, cells: int) -> str:

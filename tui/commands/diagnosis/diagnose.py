@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,14 @@ from adbg.tui.text.findings import (
 if TYPE_CHECKING:
     from adbg.tui.debugger.debugger import Debugger
 
-WIDTH = 110
+_WIDEST = 110  # columns; where there is no terminal, too
+
+
+def _width() -> int:
+    """Of the terminal that the text is for: the app's console wraps by itself what is wider than it."""
+    return min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns)
+
+
 OTHERS = 2.0  # seconds for another rank to answer
 
 
@@ -150,7 +158,7 @@ def _one(debugger: Debugger, number: int) -> CommandResult:
         have = f"there are 1 to {len(rows)}" if rows else "nothing was found so far"
         raise CommandError(f"no finding {number}", have)
     row = rows[number - 1]
-    return CommandResult("\n".join(line.text for line in finding_lines(row, WIDTH)), _values([row])[0])
+    return CommandResult("\n".join(line.text for line in finding_lines(row, _width())), _values([row])[0])
 
 
 def known_result(debugger: Debugger) -> CommandResult:
@@ -174,15 +182,15 @@ def findings_result(debugger: Debugger, only: list[str], on: bool, begins: bool 
     since = watched_since(debugger) if begins else ""
     lines = [
         head,
-        *wrap(since, WIDTH, break_on_hyphens=False),
-        *(line.text for line in list_lines(rows, WIDTH, len(rows) == 1)),
+        *wrap(since, _width(), break_on_hyphens=False),
+        *(line.text for line in list_lines(rows, _width(), len(rows) == 1)),
     ]
     if len(rows) > 1:
         lines.append("`diagnose N` shows what proves it, and the commands that show it")
     if not rows:
         lines += [advice(now)] if advice(now) else []
         notes = [] if begins else examined_lines(examined, now, False)
-        lines += [part for each in notes for part in wrap(each, WIDTH, break_on_hyphens=False)]
+        lines += [part for each in notes for part in wrap(each, _width(), break_on_hyphens=False)]
     return CommandResult("\n".join(lines), {"on": on, "findings": _values(rows)})
 
 
