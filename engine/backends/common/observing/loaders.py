@@ -96,7 +96,7 @@ class LoadersTap(Tap):
 
 def _remembering(function: Any, given: list[Any]) -> Callable[[Any], Any]:
     def collate(samples: Any) -> Any:
-        given.append(samples)
+        given.append(list(samples) if type(samples) is list else samples)  # it may sort them in place
         try:
             return function(samples)
         except BaseException as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import types
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -28,7 +29,8 @@ class PartsInOtherOrders(Detector):
     one belongs to another sample than row i of the other.
 
     Evidence: which rows of which part come from which sample, by their numbers.
-    Mistaken for: parts that are all in the new order, and those that do not tell their samples apart: not told.
+    Mistaken for: parts that are all in the new order, those that do not tell their samples apart, and an order by
+    anything but length (pairs that are exchanged on purpose, to be told from true ones): not told.
     Cost: a comparison of the first batches that a function of the program's puts together in this process.
     """
 
@@ -62,6 +64,9 @@ class PartsInOtherOrders(Detector):
         )  # fmt: skip
         if moved is None or any(_is_order(parts, moved[1]) for _, parts in rows):
             return
+        field = next(order[0] for order in orders.values() if order is not None and order[1] == moved[1])
+        if not _is_sorted([len(given[at][field]) for at in moved[1]]):
+            return  # exchanged on purpose: pairs that do not belong together
         for name, parts in rows:
             if name != moved[0] and _follows(parts, given, None) and not _follows(parts, given, moved[1]):
                 self._told.add(id(code))
@@ -139,14 +144,23 @@ def _order(rows: Sequence[Part], given: Sequence[Sequence[Part]]) -> tuple[int, 
         if len(set(parts)) < len(parts):
             continue
         order = []
+        by_first: dict[float, list[int]] = {}
+        for at, part in enumerate(parts):
+            by_first.setdefault(part[0] if part else 0.0, []).append(at)
         for row in rows:
-            fits = [at for at, part in enumerate(parts) if _begins(row, part)]
+            fits = [at for at in by_first.get(row[0] if row else 0.0, ()) if _begins(row, parts[at])]
             if len(fits) != 1:
                 break
             order.append(fits[0])
         if len(order) == len(rows) and len(set(order)) == len(order):
             return field, order
     return None
+
+
+def _is_sorted(lengths: Sequence[int]) -> bool:
+    pairs = list(itertools.pairwise(lengths))
+    up, down = any(a < b for a, b in pairs), any(a > b for a, b in pairs)
+    return up != down
 
 
 def _is_order(rows: Sequence[Part], order: Sequence[int]) -> bool:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import collections
 import math
-import re
 from collections.abc import Sequence
 from typing import Any
 
 from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.graphs.calls import axis_of, line_of, place, plain, shape
-from adbg.engine.diagnosis.detectors.numbers.values import numbers
+from adbg.engine.diagnosis.detectors.numbers.values import few_numbers, numbers
+from adbg.engine.diagnosis.source import nodes_of
 from adbg.engine.protocol.messages import Finding
+from adbg.engine.types import SourceLine
 
 _SETS = frozenset({"setitem", "index_put"})
 _PUTS = frozenset({"scatter", "index_copy", "put_along_axis"})
@@ -20,7 +23,6 @@ _SHARE = 0.05  # of the rows that are lost
 _LEAST = 2
 _LONGEST = 4096  # of an index whose most frequent place is looked for
 _MOST = 1 << 17  # elements of an index, and of rows, that are looked at
-_ADDS = re.compile(r"\]\s*[-+*/]=")
 
 
 @detector("silent-overwrite")
@@ -33,7 +35,8 @@ class Duplicates(Detector):
     Evidence: how many values there are, to how many places, how many of them are lost.
     Mistaken for: a place that is written twice with the same value, fewer than 5 % of the values, what adds up
     (``index_add``, ``scatter_add``, ``accumulate=True``, ``overwrite=False``), and what nobody trains (a bank that is
-    filled under ``no_grad``), all not told.
+    filled under ``no_grad``), one place for all that is left over: all not told. A warning: that the last one stays may
+    be meant.
     Cost: in sampled iterations a look at the index of each write.
     """
 
@@ -59,12 +62,14 @@ class Duplicates(Detector):
             return
         self._looked += 1
         value = call.operands[-1]
-        adds = name in _SETS and line is not None and _ADDS.search(self.facts.text_of(line)) is not None
+        adds = name in _SETS and line is not None and _adds_up(line)
         if not adds and not (call.grad_mode and value.requires_grad):
             return
         lost = len(index) - len(set(index))
-        if lost < _LEAST or lost < _SHARE * len(index) or (not adds and self._is_same(index, value)):
+        if lost < _LEAST or lost < _SHARE * len(index) or (not adds and self._is_same(call.operands[0], index, value)):
             return
+        if sum(many > 1 for many in collections.Counter(index).values()) == 1:
+            return  # a bin for what is left over
         self._told.add(line)
         self._tell(call, line, index, lost, adds)
 
@@ -113,12 +118,14 @@ class Duplicates(Detector):
         rows = [read.flat[at : at + width] for at in range(0, len(read.flat), width)]
         return [row[0] for row in rows] if all(len(set(row)) == 1 for row in rows) else None
 
-    def _is_same(self, index: Sequence[Any], value: Any) -> bool:
-        """What is lost is what stays."""
+    def _is_same(self, target: Any, index: Sequence[Any], value: Any) -> bool:
+        """What is lost is what stays: one value for all places, or the same one twice."""
         sizes = shape(value)
-        read = numbers(self.facts.backend, value) if sizes and len(index) == sizes[0] else None
-        if read is None or len(read.flat) > _MOST:
-            return not sizes
+        if sizes[:1] != [len(index)] or (len(sizes) == 1 and len(shape(target)) > 1):
+            return True
+        read = few_numbers(self.facts.backend, value, _MOST)
+        if read is None:
+            return False
         width = len(read.flat) // len(index)
         rows: dict[Any, Any] = {}
         return all(
@@ -149,3 +156,12 @@ class Duplicates(Detector):
                 [f"b {place(line)}", "info node"],
             )
         )  # fmt: skip
+
+
+def _adds_up(line: SourceLine) -> bool:
+    """``count[dst] += 1``."""
+    return any(
+        isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Subscript)
+        and isinstance(node.op, (ast.Add, ast.Sub)) and node.lineno <= line.line <= (node.end_lineno or node.lineno)
+        for node in nodes_of(line.file)
+    )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,13 +10,16 @@ from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, shape
 from adbg.engine.diagnosis.detectors.graphs.marks import Marks
-from adbg.engine.diagnosis.detectors.numbers.values import numbers
+from adbg.engine.diagnosis.detectors.numbers.values import few_numbers
 from adbg.engine.protocol.messages import Finding
+from adbg.engine.types import SourceLine
 
 _SUMS = frozenset({"add", "baddbmm"})
 _KEEP = frozenset({"mul", "multiply", "div", "divide", "truediv", "float", "to", "cast", "reshape", "view"})
 _ATTENDS = frozenset({"scaled_dot_product_attention", "memory_efficient_attention"})
-_MOST = 1 << 20  # elements of a mask
+_PRODUCTS = frozenset({"matmul", "bmm", "einsum"})
+_PASSES = frozenset({"dropout", "to", "cast", "float", "contiguous", "reshape", "view"})
+_MOST = 1 << 18  # elements of a mask
 _LOW = -1e3
 
 
@@ -25,6 +29,7 @@ class _Mask:
     ones: int
     zeros: int
     triangle: bool  # ones on one side of the diagonal, zeros on the other
+    ends: bool = False  # the ones of each row end at a length of its own, or begin there
 
 
 @detector("mask-added")
@@ -34,7 +39,8 @@ class AddedMasks(Detector):
 
     Evidence: the numbers of the mask, how many of each.
     Mistaken for: a mask that is learnt, one of other numbers (a bias by distance), ones and zeros beside which another
-    mask hides (masked_fill, or numbers below -1,000 that are added): not told.
+    mask hides (masked_fill, or numbers below -1,000 that are added), a softmax that weighs no values: not told. Ones
+    and zeros that are no triangle and no lengths may be a bonus (for neighbours in a graph): a note.
     Cost: in sampled iterations a look at each sum, and at the numbers of an operand without gradient.
     """
 
@@ -43,6 +49,7 @@ class AddedMasks(Detector):
     def __init__(self, facts: Any) -> None:
         super().__init__(facts)
         self._scores: Marks[_Mask | None] = Marks()  # None: what hides was added
+        self._weights: Marks[_Mask] = Marks()  # a softmax of these: of an attention once they meet its values
         self._attended = False
         self._told: set[Any] = set()
 
@@ -72,7 +79,11 @@ class AddedMasks(Detector):
             known = self._scores.of(call.operands[0])
             self._attended = self._attended or len(shape(call.operands[0])) > 2
             if known is not None and known.what is not None:
-                self._tell(call, known.what)
+                self._weights.put(call.results[0], known.what, name, line_of(call.lines))
+        elif name in _PRODUCTS and (weights := self._weights.of(call.operands[0])) is not None:
+            self._tell(call, weights.what, weights.line)
+        elif name in _PASSES and call.operands and (weights := self._weights.of(call.operands[0])) is not None:
+            self._weights.put(call.results[0], weights.what, weights.name, weights.line)
         elif name in _KEEP and call.operands and (known := self._scores.of(call.operands[0])) is not None:
             self._scores.put(call.results[0], known.what, known.name, known.line)
 
@@ -105,7 +116,7 @@ class AddedMasks(Detector):
             return None
         if mask.requires_grad:
             return None
-        read = numbers(self.facts.backend, mask)
+        read = few_numbers(self.facts.backend, mask, _MOST)
         if read is None:
             return None
         different = set(read.flat[:64]) if total > 64 else set()
@@ -121,17 +132,25 @@ class AddedMasks(Detector):
         block = read.flat[: rows * columns]
         lower = all(bool(block[at * columns + to]) == (to <= at) for at in range(rows) for to in range(columns))
         upper = all(bool(block[at * columns + to]) == (to > at) for at in range(rows) for to in range(columns))
-        return _Mask(sizes, ones, total - ones, rows > 1 and (lower or upper))
+        lines = [read.flat[at : at + columns] for at in range(0, total, columns)]
+        if all(sum(line) == 1 for line in lines):
+            return None  # of each row one: classes, not what is hidden
+        counts = {sum(line) for line in lines}
+        ends = len(counts) > 1 and all(sum(a != b for a, b in itertools.pairwise(line)) <= 1 for line in lines)
+        return _Mask(sizes, ones, total - ones, rows > 1 and (lower or upper), ends)
 
-    def _tell(self, call: OperatorCall, mask: _Mask) -> None:
-        facts, line = self.facts, line_of(call.lines)
+    def _tell(self, call: OperatorCall, mask: _Mask, line: SourceLine | None = None) -> None:
+        facts, line = self.facts, line or line_of(call.lines)
         if line in self._told:
             return
         self._told.add(line)
         shown = "a triangle of ones" if mask.triangle else "ones and zeros"
+        severity, sure = "note", 0.45
+        if mask.triangle or mask.ends:
+            severity, sure = ("error", 0.9) if mask.triangle else ("warning", 0.8)
         facts.tell(
             Finding(
-                0, "mask-added", "error" if mask.triangle else "warning", 0.9 if mask.triangle else 0.8,
+                0, "mask-added", severity, sure,
                 f"the mask that the attention at {place(line)} adds to its scores is {shown} in floating point: it "
                 "hides nothing, what is 1 gets e times the weight of what is 0",
                 None, None, facts.iteration + 1, line, facts.cause(line),

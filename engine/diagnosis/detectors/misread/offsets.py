@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 import types
 from collections.abc import Sequence
@@ -28,8 +29,8 @@ class IndicesWithoutOffset(Detector):
 
     Evidence: the indices of each sample, which are in the batch as they were, and go up to its last node; how many
     nodes come before.
-    Mistaken for: labels and tokens, which do not go up to the number of nodes of each sample, and graphs of one size
-    that are stacked: not told.
+    Mistaken for: labels and tokens, which do not go up to the number of nodes of each sample, one number for each node,
+    graphs of one size that are stacked, and a batch that says how many nodes each sample has: not told.
     Cost: a look at the first batches that a function of the program's puts together in this process.
     """
 
@@ -57,6 +58,8 @@ class IndicesWithoutOffset(Detector):
             total = sum(nodes)
             if min(nodes) < 2 or len(set(nodes)) < 2 or not any(_length(each) == total for each in results):
                 continue
+            if any(self._counts(each, nodes) for each in results):
+                continue  # who takes the batch knows where each begins
             for other in range(len(fields[0])):
                 if other != at and self._is_unmoved([sample[other] for sample in fields], nodes, results):
                     self._told.add(id(code))
@@ -71,6 +74,8 @@ class IndicesWithoutOffset(Detector):
         indices = [each for each in read if each is not None]
         if any(each and not 0 <= min(each) <= max(each) < count for each, count in zip(indices, nodes)):
             return False
+        if any(len(each) == count for each, count in zip(indices, nodes)):
+            return False  # one for each node: its place, a label
         full = sum(bool(each) and max(each) == count - 1 for each, count in zip(indices, nodes))
         if full < _SHARE * len(nodes):
             return False
@@ -81,6 +86,11 @@ class IndicesWithoutOffset(Detector):
                 if joined is not None and sorted(joined) == sorted(number for each in indices for number in each):
                     return True
         return False
+
+    def _counts(self, value: Any, nodes: Sequence[int]) -> bool:
+        told = self._whole(value) if math.prod(shape(value) or [0]) in (len(nodes), len(nodes) + 1) else None
+        ends = list(itertools.accumulate(nodes))
+        return told is not None and told in (list(nodes), ends, [0, *ends], [0, *ends[:-1]])
 
     def _whole(self, value: Any) -> list[int] | None:
         """Of an array or a tensor of whole numbers; None for anything else."""

@@ -7,9 +7,12 @@ from typing import Any
 from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, shape
+from adbg.engine.diagnosis.detectors.graphs.marks import Marks
 from adbg.engine.diagnosis.detectors.numbers.values import numbers
 from adbg.engine.protocol.messages import Finding
 
+_KEEPS = frozenset({"dropout", "contiguous", "to", "float", "cast", "layer_norm", "transpose", "clone"})
+_RECURRENT = frozenset({"pad_packed_sequence", "rnn"})  # of Paddle one operator, which may be told lengths
 _WIDTH = 4  # numbers of a step: all 0 by chance is nothing that happens
 _MOST = 1 << 20  # elements of what is looked at
 _SHARE = 0.2  # of the sequences
@@ -22,8 +25,8 @@ class PaddingTaken(Detector):
     sequences is padding. What is computed of it does not depend on them.
 
     Evidence: how many of the sequences are all 0 at the step that is taken, and how long they are.
-    Mistaken for: sequences that are 0 from begin to end, and where all are (nothing was computed yet), and what no
-    gradient is wanted of: not told.
+    Mistaken for: zeros that the program makes itself, and may weigh its loss by; sequences that are 0 from begin to
+    end, and where all are (nothing was computed yet); what no gradient is wanted of: not told.
     Cost: in sampled iterations a look at what is taken by a last index, and at all of it where a row is 0.
     """
 
@@ -31,6 +34,7 @@ class PaddingTaken(Detector):
 
     def __init__(self, facts: Any) -> None:
         super().__init__(facts)
+        self._made: Marks[None] = Marks()  # by a recurrent layer that knows the lengths
         self._looked = False
         self._told: set[Any] = set()
 
@@ -38,7 +42,13 @@ class PaddingTaken(Detector):
         return self._looked
 
     def operator(self, call: OperatorCall) -> None:
-        if plain(call.name) != "getitem" or call.error is not None or len(call.arguments) != 2 or not call.results:
+        name = plain(call.name)
+        if call.error is not None or not call.results or not call.operands:
+            return
+        kept = name in _KEEPS and self._made.of(call.operands[0]) is not None
+        if kept or name in _RECURRENT:
+            self._made.put(call.results[0], None, name, None)
+        if name != "getitem" or len(call.arguments) != 2 or self._made.of(call.arguments[0]) is None:
             return
         source, taken = call.arguments[0], call.results[0]
         sizes = shape(source)

@@ -9,13 +9,12 @@ from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain
 from adbg.engine.diagnosis.detectors.graphs.marks import Marked, Marks
-from adbg.engine.diagnosis.detectors.numbers.values import numbers
+from adbg.engine.diagnosis.detectors.numbers.values import few_numbers
 from adbg.engine.protocol.messages import Finding
 
 _CASTS = frozenset({"to", "cast", "astype", "bfloat16", "half", "type"})
 _HALF = frozenset({"bfloat16", "float16"})
-_KEEPS = frozenset({"getitem", "unsqueeze", "mul", "multiply", "div", "divide", "truediv", "add", "sub", "reshape",
-                    "view", "float", "to", "cast", "matmul", "outer", "einsum", "scale"})  # fmt: skip
+_KEEPS = frozenset({"getitem", "unsqueeze", "mul", "multiply", "div", "divide", "truediv", "reshape", "view", "scale"})
 _WAVES = frozenset({"sin", "cos", "remainder", "fmod"})
 _MOST = 1 << 14
 _SHARE = 0.3
@@ -69,8 +68,8 @@ class CoarsePhases(Detector):
     def _cast(self, source: Any, result: Any) -> _Coarse | None:
         if source.requires_grad:
             return None
-        before, after = (numbers(self.facts.backend, each) for each in (source, result))
-        if before is None or after is None or not 2 <= len(before.flat) <= _MOST:
+        before, after = (few_numbers(self.facts.backend, each, _MOST) for each in (source, result))
+        if before is None or after is None or len(before.flat) < 2:
             return None
         wide, narrow = before.flat, after.flat
         if any(each != each or each - each != 0 or each != int(each) for each in wide):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, shape
 from adbg.engine.diagnosis.detectors.graphs.marks import Marked, Marks
-from adbg.engine.diagnosis.detectors.numbers.values import numbers
+from adbg.engine.diagnosis.detectors.numbers.values import few_numbers
 from adbg.engine.protocol.messages import Finding
 
 _KEEPS = frozenset({
@@ -22,6 +23,7 @@ _ORDERS = frozenset({"ge", "gt", "le", "lt", "greater_equal", "greater_than", "l
                      "less"})  # fmt: skip
 _ATTENDS = frozenset({"scaled_dot_product_attention"})
 _LOW = -1e3
+_KINDS = 8  # different tokens, fewer are no vocabulary
 _MOST = 1 << 16
 
 
@@ -43,7 +45,8 @@ class Polarity(Detector):
     to what hides where it is True (``key_padding_mask``, ``masked_fill``): what is seen are the places of one token.
 
     Evidence: the comparison that made the mask, and how many other tokens there are that are not seen.
-    Mistaken for: masks that other conditions went into, and batches without that token: not told.
+    Mistaken for: masks that other conditions went into, batches without that token, and a token that does not stand at
+    one end of the rows, at a length of its own in each, as padding does (legal moves, kinds of edges): not told.
     Cost: in sampled iterations a look at comparisons of integers with a number, and at what is done with them.
     """
 
@@ -104,11 +107,12 @@ class Polarity(Detector):
             return
         if len(shape(source)) != 2 or "int" not in str(source.dtype) or known is not None:
             return
-        read = numbers(self.facts.backend, source)
-        if read is None or len(read.flat) > _MOST:
+        read = few_numbers(self.facts.backend, source, _MOST)
+        if read is None:
             return
-        others = set(read.flat)
-        if given not in others or len(others) < 3:
+        others, width = set(read.flat), shape(source)[1]
+        rows = [[each == given for each in read.flat[at : at + width]] for at in range(0, len(read.flat), width)]
+        if given not in others or len(others) < _KINDS or not _is_at_ends(rows):
             return
         line = line_of(call.lines)
         what = _Mask(float(given), same, len(others) - 1, f"{self.facts.text_of(line) if line is not None else name}")
@@ -121,8 +125,8 @@ class Polarity(Detector):
         columns = [each for each in call.operands if shape(each)[-1:] == [1] and shape(each)[:1] == sizes[:1]]
         if len(sizes) != 2 or len(call.operands) != 2 or len(columns) != 1 or min(sizes) < 2:
             return
-        read = numbers(self.facts.backend, result)
-        if read is None or len(read.flat) > _MOST:
+        read = few_numbers(self.facts.backend, result, _MOST)
+        if read is None:
             return
         rows = [[bool(each) for each in read.flat[at * sizes[1] : (at + 1) * sizes[1]]] for at in range(sizes[0])]
         ends = [sum(a != b for a, b in itertools.pairwise(row)) for row in rows]
@@ -148,7 +152,7 @@ class Polarity(Detector):
     def _fill(self, call: OperatorCall) -> None:
         mask = call.arguments[1] if len(call.arguments) > 1 else call.keywords.get("mask")
         value: Any = call.arguments[2] if len(call.arguments) > 2 else call.keywords.get("value")
-        if type(value) not in (int, float) or value > _LOW or mask is None:
+        if type(value) not in (int, float) or value > _LOW or mask is None or len(shape(call.operands[0])) < 3:
             return
         self._any = True
         known = self._masks.of(mask)
@@ -177,3 +181,12 @@ class Polarity(Detector):
                 [f"b {place(line)}", "info node"],
             )
         )  # fmt: skip
+
+
+def _is_at_ends(rows: Sequence[Sequence[bool]]) -> bool:
+    """All at the end of each row, or all at its begin, in runs of several lengths."""
+    changes = [sum(a != b for a, b in itertools.pairwise(row)) for row in rows]
+    some = [row for row in rows if any(row)]
+    if not some or max(changes) > 1 or len({sum(row) for row in rows}) < 2:
+        return False
+    return all(row[-1] for row in some) or all(row[0] for row in some)

@@ -115,6 +115,17 @@ def numbers(backend: Backend, value: Any) -> Numbers | None:
         return None
 
 
+def few_numbers(backend: Backend, value: Any, most: int) -> Numbers | None:
+    """The same of at most ``most`` elements; of more, nothing is read."""
+    if not backend.is_tensor(value):
+        return None
+    try:
+        count = backend.meta(value).numel
+    except own(Exception):
+        return None
+    return numbers(backend, value) if count is not None and count <= most else None
+
+
 def stats(backend: Backend, value: Any) -> TensorStats | None:
     if not backend.is_tensor(value):
         return None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dis
 import random
 import sys
 import types
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,8 +29,9 @@ class CopiedGenerators(Detector):
     workers draw the same numbers, and each epoch draws those of the first one again.
 
     Evidence: the state of the generator as two passes begin, which is the same; how many workers there are.
-    Mistaken for: a function for workers that speaks of the generator, or a data set that asks which worker it is in; a
-    generator that only ``__init__`` uses; workers that stay (``persistent_workers``), whose copies go on: not told.
+    Mistaken for: a function for workers (``worker_init_fn``), which may seed them; a data set that asks which worker it
+    is in, or seeds or renews the generator itself; a generator that only ``__init__`` uses; workers that stay
+    (``persistent_workers``), whose copies go on: not told.
     Cost: a look at the attributes of the data set as a loader begins.
     """
 
@@ -36,7 +39,7 @@ class CopiedGenerators(Detector):
 
     def __init__(self, facts: Any) -> None:
         super().__init__(facts)
-        self._states: dict[int, dict[str, str]] = {}  # by loader, of each generator as the last pass began
+        self._states: dict[int, tuple[Any, dict[str, str]]] = {}  # by data set, of each generator as a pass began
         self._told: set[str] = set()
         self._any = False
 
@@ -45,16 +48,22 @@ class CopiedGenerators(Detector):
 
     def loader(self, event: LoaderEvent) -> None:
         self._any = True
-        if event.what != "begins" or not event.workers or event.persistent:
+        if event.what != "begins" or not event.workers or event.persistent or event.seeds is not None:
             return
-        before = self._states.setdefault(event.loader, {})
+        ref, before = self._states.get(id(event.dataset), (None, {}))
+        if ref is None or ref() is not event.dataset:  # a loader may be made anew for each pass
+            try:
+                ref, before = weakref.ref(event.dataset), {}
+            except TypeError:
+                return
+            self._states[id(event.dataset)] = ref, before
         for holder, name, generator in _generators(event.dataset):
             kind = type(holder)
             key = f"{kind.__qualname__}.{name}"
             state = _state(generator)
             same = bool(state) and before.get(key) == state
             before[key] = state
-            if same and key not in self._told and _draws(kind, name) and not _speaks_of(event.seeds, name):
+            if same and key not in self._told and _draws(kind, name):
                 self._told.add(key)
                 self._tell(event, kind, name)
 
@@ -128,12 +137,16 @@ def _methods(kind: type) -> Iterator[types.FunctionType]:
 def _draws(kind: type, name: str) -> bool:
     """A method but the constructor uses it, and none asks which worker it is in."""
     methods = [each.__code__ for each in _methods(kind)]
-    if any(_WORKER in code.co_names for code in methods):
+    others = [code for code in methods if code.co_name != "__init__"]
+    if any({_WORKER, "manual_seed", "seed"} & {*code.co_names} for code in others) or _renewed(kind, name):
         return False
     return any(name in code.co_names and code.co_name != "__init__" for code in methods)
 
 
-def _speaks_of(function: Any, name: str) -> bool:
-    """A function for workers that is no plain one may do anything."""
-    code = getattr(function, "__code__", None)
-    return function is not None and (code is None or bool({name, "setattr", _WORKER} & {*code.co_names}))
+def _renewed(kind: type, name: str) -> bool:
+    """A method but the constructor gives the attribute another generator."""
+    stores = [
+        instruction.argval for each in _methods(kind) if each.__code__.co_name != "__init__"
+        for instruction in dis.get_instructions(each.__code__) if instruction.opname == "STORE_ATTR"
+    ]  # fmt: skip
+    return name in stores

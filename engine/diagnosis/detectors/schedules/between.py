@@ -48,7 +48,9 @@ class StepsBetween(Detector):
         if event.what != "stepped" or (key not in self._last and len(self._last) >= _MOST):
             return
         known = self._last.get(key)
-        same = known is not None and len(known.tensors) == len(event.tensors)
+        same = known is not None and len(known.tensors) == len(event.tensors) and (
+            not event.tensors or known.tensors[0]() is event.tensors[0]  # not another one at its address
+        )  # fmt: skip
         refs = known.tensors if known is not None and same else tuple(map(weakref.ref, event.tensors))
         self._last[key] = Step(event.line, calls_now(), refs)
 

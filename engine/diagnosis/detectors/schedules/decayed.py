@@ -56,7 +56,8 @@ class DecayedByName(LoopDetector):
             return
         named = [(facts.name_of(tensor), facts.backend.keeping.own_name(tensor)) for tensor in tensors]
         missed = [(path, own) for path, own in named if not any(word in own for word in words)]
-        lost = [word for word in words if any(word in path for path, _ in missed)]
+        found = {word for word in words if any(word in own for _, own in named)}
+        lost = [word for word in words if word not in found and any(word in path for path, _ in missed)]
         if not lost:
             return
         meant = [(path, own) for path, own in missed if any(word in path for word in lost)]

@@ -203,6 +203,11 @@ class ZeroGradient(Detector):
                 return False
         return bool(consumers)
 
+    def _is_weight(self, call: BackwardCall, key: int) -> bool:
+        """No bias: that of a model whose scores of two samples are subtracted cancels as it should."""
+        value = next((each.value for each in call.saved(key) if each.value is not None), None)
+        return value is not None and len(self.facts.shape(value)) > 1
+
     def _is_shift(self, call: BackwardCall, key: int, sizes: dict[int, Size]) -> bool:
         """A number that is added to all that a softmax takes (the bias of a score): what comes to its layer adds up to
         0, whatever that is."""
@@ -218,7 +223,7 @@ class ZeroGradient(Detector):
         above = [at for at in index_of(call).ancestors(call, key)[:-1] if at in sizes]
         found = [sizes[at] for at in above if sizes[at].op in GATES | FLAT and _stops(sizes[at])]
         found = found or [sizes[at] for at in above if products.stops(sizes[at])]
-        if not found and (sums := cancelled.cancelled(call, above, sizes)) is not None:
+        if not found and self._is_weight(call, key) and (sums := cancelled.cancelled(call, above, sizes)) is not None:
             found = [sums]
         return found[:3]
 
