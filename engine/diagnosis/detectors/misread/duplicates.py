@@ -35,8 +35,8 @@ class Duplicates(Detector):
     Evidence: how many values there are, to how many places, how many of them are lost.
     Mistaken for: a place that is written twice with the same value, fewer than 5 % of the values, what adds up
     (``index_add``, ``scatter_add``, ``accumulate=True``, ``overwrite=False``), and what nobody trains (a bank that is
-    filled under ``no_grad``), one place for all that is left over: all not told. A warning: that the last one stays may
-    be meant.
+    filled under ``no_grad``), one place for all that is left over: all not told. A note where they replace what
+    was there (a memory that keeps the last one).
     Cost: in sampled iterations a look at the index of each write.
     """
 
@@ -71,7 +71,7 @@ class Duplicates(Detector):
         if sum(many > 1 for many in collections.Counter(index).values()) == 1:
             return  # a bin for what is left over
         self._told.add(line)
-        self._tell(call, line, index, lost, adds)
+        self._tell(call, line, index, lost, adds, adds or self._was_blank(call, index))
 
     def _index(self, call: OperatorCall, name: str) -> Sequence[Any] | None:
         """The places that are written, one for each row of the values; None where they cannot be told."""
@@ -134,7 +134,22 @@ class Duplicates(Detector):
             for row in [read.flat[at * width : (at + 1) * width]]
         )
 
-    def _tell(self, call: OperatorCall, line: Any, index: Sequence[Any], lost: int, adds: bool) -> None:
+    def _was_blank(self, call: OperatorCall, index: Sequence[Any]) -> bool:
+        """Nothing but zeros is left where nothing was written: the values are gathered there, and replace nothing."""
+        target = (
+            call.results[0] if call.results and shape(call.results[0]) == shape(call.operands[0]) else call.operands[0]
+        )
+        read, sizes = few_numbers(self.facts.backend, target, _MOST), shape(target)
+        if read is None or isinstance(index[0], tuple):
+            return True
+        width = len(read.flat) // sizes[0]
+        written = {int(at) % sizes[0] for at in index}
+        rest = (at for at in range(sizes[0]) if at not in written)
+        return not any(any(read.flat[at * width : (at + 1) * width]) for at in rest)
+
+    def _tell(
+        self, call: OperatorCall, line: Any, index: Sequence[Any], lost: int, adds: bool, blank: bool
+    ) -> None:  # fmt: skip
         facts, places = self.facts, len(set(index))
         what = (
             f"{place(line)} adds {len(index):,} values to {places:,} places, once for each place: of the values for "
@@ -144,10 +159,13 @@ class Duplicates(Detector):
             f"the last stays, {lost:,} are lost"
         )
         most = max(index, key=index.count) if len(index) <= _LONGEST else index[0]
+        decides = [] if blank else ["whether the last one is meant to stay decides it"]
+        severity, sure = ("warning", 0.88) if blank else ("note", 0.45)
         facts.tell(
             Finding(
-                0, "silent-overwrite", "warning", 0.88, what, None, None, facts.iteration + 1, line, facts.cause(line),
+                0, "silent-overwrite", severity, sure, what, None, None, facts.iteration + 1, line, facts.cause(line),
                 [
+                    *decides,
                     f"the index has {len(index):,} entries and {places:,} different ones: place {most} comes "
                     f"{index.count(most):,} times",
                     "to add up: " + ("paddle.scatter(…, overwrite=False) on zeros, or paddle.index_add"
