@@ -130,7 +130,7 @@ def test_batches_of_a_fetcher_are_the_same_objects(framework: str) -> None:
             assert fetcher.fetch([1, 2]) == [1, 2]
             assert fetcher.collate_fn is function
     assert [event.collates for event in told.events] == codes
-    assert all(event.samples is event.result for event in told.events)
+    assert all(event.samples == event.result for event in told.events)
 
 
 @on_frameworks()
