@@ -11,7 +11,10 @@ from adbg.engine.diagnosis.detectors.graphs.marks import Marks
 from adbg.engine.diagnosis.detectors.numbers.values import numbers
 from adbg.engine.protocol.messages import Finding
 
-_KEEPS = frozenset({"dropout", "contiguous", "to", "float", "cast", "layer_norm", "transpose", "clone"})
+_KEEPS = frozenset({
+    "dropout", "contiguous", "to", "float", "cast", "layer_norm", "transpose", "clone", "index_select", "linear",
+    "tanh", "relu", "gelu", "silu",
+})  # fmt: skip
 _RECURRENT = frozenset({"pad_packed_sequence", "rnn"})  # of Paddle one operator, which may be told lengths
 _WIDTH = 4  # numbers of a step: all 0 by chance is nothing that happens
 _MOST = 1 << 20  # elements of what is looked at
