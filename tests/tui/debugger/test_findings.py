@@ -182,9 +182,7 @@ def test_no_headline_reads_as_all_clear_where_it_is_not() -> None:
     assert headline([], [clear], some) == "nothing found"
     assert headline([], [clear, failed], some) == "nothing found, and 1 kind of findings could not be looked for"
     assert headline([], [failed], some) == "1 kind of findings could not be looked for"
-    assert (
-        headline([], [clear], Progress(0)) == "no backward began while it watched: next to nothing was looked at"
-    )
+    assert headline([], [clear], Progress(0)) == "no backward began while it watched: next to nothing was looked at"
     assert not any("spawn" in line for line in examined_lines([clear], some, False))
     killed = headline([], [], Progress(known=False, ended=False))
     assert killed.startswith("cut short") and "os._exit" in killed and "nothing found" not in killed

@@ -40,6 +40,7 @@ class DamagedData(Detector):
         self._lines: dict[str, tuple[SourceLine, SourceLine]] = {}  # by attribute: where a sample is taken, and written
         self._taken: dict[str, SourceLine] = {}
         self._sums: dict[int, tuple[int, dict[str, int]]] = {}  # by loader: passes, and the last sums by attribute
+        self._changed: dict[tuple[int, str], int] = {}  # by loader and attribute: passes behind which it was another
         self._told = False
 
     def applied(self) -> bool:
@@ -53,7 +54,10 @@ class DamagedData(Detector):
             return
         now = dict(self._summed(event.dataset))
         self._sums[event.loader] = (passes + 1, now)
-        changed = [name for name, each in now.items() if before.get(name, each) != each]
+        for name in [name for name, each in now.items() if before.get(name, each) != each]:
+            self._changed[event.loader, name] = self._changed.get((event.loader, name), 0) + 1
+        # Once may be a cache that is filled.
+        changed = [name for name in now if self._changed.get((event.loader, name), 0) > 1]
         if not changed:
             return
         code = next(

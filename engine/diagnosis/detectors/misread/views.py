@@ -16,6 +16,7 @@ _JOINS = frozenset({"cat", "concat", "concatenate"})
 _LEAST = 3  # samples
 _MOST = 4096  # rows
 _KEEPS = frozenset({"unsqueeze", "reshape", "view", "getitem", "to", "cast", "contiguous"})
+_REDUCES = frozenset({"mean", "sum", "norm", "std", "var", "max", "min"})
 _INDEXED = frozenset({"xor", "bitwise_xor", "repeat_interleave", "add", "sub", "arange", "floor_divide", "floordiv"})
 
 
@@ -35,6 +36,7 @@ class PartnersOfViews(Detector):
     def __init__(self, facts: Any) -> None:
         super().__init__(facts)
         self._joined: dict[int, tuple[int, SourceLine | None]] = {}  # by rows: views, and where they were joined
+        self._parts: Marks[int] = Marks()  # what was joined: its rows
         self._indices: Marks[None] = Marks()
         self._square: set[int] = set()  # rows of products of a batch with itself
         self._tables: dict[int, Marked[None]] = {}  # by rows: groups that were compared with each other
@@ -51,6 +53,10 @@ class PartnersOfViews(Detector):
             return
         name, result = plain(call.name), call.results[0]
         sizes = shape(result)
+        joined = self._parts.of(call.operands[0])
+        picks = name in ("getitem", "index_select", "gather") and len(call.operands) > 1
+        if joined is not None and (picks or sizes[:1] != [joined.what]) and name not in _REDUCES:
+            self._joined.pop(joined.what, None)  # its rows are put into another order
         if name in _JOINS and len(sizes) >= 2 and "float" in str(result.dtype):
             self._join(call, sizes)
         elif name == "matmul" and len(sizes) == 2 and sizes[0] == sizes[1] and result.requires_grad:
@@ -71,6 +77,7 @@ class PartnersOfViews(Detector):
         same = len(parts) > 1 and all(each == parts[0] for each in parts)
         if same and parts[0][1:] == sizes[1:] and parts[0][0] * len(parts) == sizes[0] and parts[0][0] >= _LEAST:
             self._joined[sizes[0]] = (len(parts), line_of(call.lines))
+            self._parts.put(call.results[0], sizes[0], call.name, None)
 
     def _loss(self, call: OperatorCall) -> None:
         """Row i ^ 1 for the partner of row i."""

