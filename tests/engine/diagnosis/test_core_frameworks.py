@@ -136,7 +136,7 @@ def test_a_program_without_a_backward(framework: str, tmp_path: Path) -> None:
     (end,) = outcome.of("diagnosis")
     assert outcome.status == 0 and not findings(outcome) and end["iterations"] == 0, str(outcome)
     text = adbg("diagnose", tmp_path / "train.py", cwd=tmp_path)
-    assert "diagnosis: no backward was called" in text.stderr and "nothing found" not in text.stderr, str(text)
+    assert "diagnosis: no backward began" in text.stderr and "nothing found" not in text.stderr, str(text)
 
 
 @on_frameworks()

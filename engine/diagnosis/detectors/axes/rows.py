@@ -18,6 +18,7 @@ from adbg.engine.protocol.messages import Finding
 
 _FOLDS = frozenset({"reshape", "view"})
 _SOFTMAX = frozenset({"softmax", "log_softmax"})
+_INDEX = "the index"
 _FEATURES = frozenset({"linear", "layer_norm", "rms_norm"})
 
 
@@ -65,7 +66,7 @@ class Rows:
             if before and _along(call, name, rows.what.told) == len(before) - 1:
                 self._tell(call, rows, name)
             elif name == "getitem" and rows.what.told and behind != before and _picks_last(call):
-                self._tell(call, rows, "the index")
+                self._tell(call, rows, _INDEX)
             elif before == behind:
                 self._rows.put(result, rows.what, rows.name, rows.line)
 
@@ -103,7 +104,7 @@ class Rows:
             f"the first row has {min(positions, count)} positions of channel 0"
             + (f", and {-(-count // positions)} channels in all" if positions < count else " and no other channel"),
         ]
-        loss = name not in _SOFTMAX | _FEATURES
+        loss = name not in _SOFTMAX | _FEATURES | {_INDEX}
         severity, sure = ("error", 0.92) if loss else ("warning", 0.85)
         facts.tell(
             Finding(0, "wrong-axis", severity, sure, message, None, None, facts.iteration + 1, line,

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-import types
 import zlib
 from collections.abc import Iterator
 from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, LoaderEvent, Need, OperatorCall, detector
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, writes
-from adbg.engine.diagnosis.source import assigned_names, function_called, function_named, inside, parameters_of
-from adbg.engine.diagnosis.writers import written
 from adbg.engine.outside import own
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
@@ -41,13 +37,14 @@ class DamagedData(Detector):
         self._taken: dict[str, SourceLine] = {}
         self._sums: dict[int, tuple[int, dict[str, int]]] = {}  # by loader: passes, and the last sums by attribute
         self._changed: dict[tuple[int, str], int] = {}  # by loader and attribute: passes behind which it was another
-        self._told = False
+        self._found: tuple[str, SourceLine, SourceLine] | None = None
+        self._where: tuple[SourceLine | None, str] = (None, "")
 
     def applied(self) -> bool:
         return bool(self._sums)
 
     def loader(self, event: LoaderEvent) -> None:
-        if event.what != "begins" or event.workers or self._told:
+        if event.what != "begins" or event.workers:
             return
         passes, before = self._sums.get(event.loader, (0, {}))
         if passes >= _PASSES:
@@ -60,16 +57,14 @@ class DamagedData(Detector):
         changed = [name for name in now if self._changed.get((event.loader, name), 0) > 1]
         if not changed:
             return
-        code = next(
-            (vars(each)["__getitem__"] for each in type(event.dataset).__mro__ if "__getitem__" in vars(each)), None
-        )
-        known = next((each for each in changed if each in self._lines), None)
-        found = (
-            (known, *self._lines[known]) if known is not None else _written_in(getattr(code, "__code__", None), changed)
-        )
-        if found is not None:
-            self._told = True
-            self._tell(event, *found)
+        self._found = next(((name, *self._lines[name]) for name in changed if name in self._lines), None)
+        self._where = event.line, type(event.dataset).__name__
+
+    def end(self) -> None:
+        """Where another one has told it (``accumulated``, by the source) there is nothing to add."""
+        told = any(each.kind == "silent-overwrite" for each in self.facts.findings.values())
+        if self._found is not None and not told:
+            self._tell(*self._found)
 
     def operator(self, call: OperatorCall) -> None:
         if not self._held or call.error is not None or not call.operands:
@@ -110,56 +105,18 @@ class DamagedData(Detector):
             left -= size
             yield name, found
 
-    def _tell(self, event: LoaderEvent, name: str, taken: SourceLine, writer: SourceLine) -> None:
-        facts, kind = self.facts, type(event.dataset).__name__
+    def _tell(self, name: str, taken: SourceLine, writer: SourceLine) -> None:
+        facts, (line, kind) = self.facts, self._where
         facts.tell(
             Finding(
                 0, "silent-overwrite", "error", 0.92,
                 f"{place(taken)} takes a sample of '{name}' as a view, and {place(writer)} writes into it: {kind} "
                 "keeps what that leaves, pass after pass; clone it first",
-                None, None, facts.iteration, writer, facts.cause(taken),
+                None, None, facts.iteration, writer, facts.cause(writer),
                 [
                     f"the bytes of '{name}' are other ones as the next pass begins",
                     f"{place(writer)}: {facts.text_of(writer)}",
                 ],
-                [f"b {place(event.line)}"],
+                [f"b {place(line)}"],
             )
         )  # fmt: skip
-
-
-def _written_in(code: types.CodeType | None, names: list[str]) -> tuple[str, SourceLine, SourceLine] | None:
-    """(attribute, line that takes a sample of it, line that writes into that) of ``__getitem__``, and of what it calls
-    with the sample."""
-    function = function_named(code.co_filename, code.co_firstlineno) if code is not None else None
-    if code is None or function is None:
-        return None
-    taken: dict[str, tuple[str, int]] = {}
-    nodes = sorted(inside(function), key=lambda each: getattr(each, "lineno", 0))
-    for node in nodes:
-        value = getattr(node, "value", None)
-        held = value.value if isinstance(node, ast.Assign) and isinstance(value, ast.Subscript) else None
-        if isinstance(held, ast.Attribute) and held.attr in names and ast.unparse(held.value) == "self":
-            taken |= dict.fromkeys(assigned_names(node), (held.attr, int(getattr(node, "lineno", 0))))
-    for node in nodes:
-        line = int(getattr(node, "lineno", 0))
-        name = written(node)
-        if name in taken and line >= taken[name][1]:
-            return _found(code, taken[name], line, code.co_name)
-        inner = function_called(code.co_filename, node) if isinstance(node, ast.Call) else None
-        if inner is None or not isinstance(node, ast.Call):
-            continue
-        given = [each.id if isinstance(each, ast.Name) else "" for each in node.args]
-        parameters = [each for each in parameters_of(inner) if each not in ("self", "cls")]
-        for argument, parameter in zip(given, parameters):
-            if argument in taken:
-                for each in inside(inner):
-                    if written(each) == parameter:
-                        return _found(code, taken[argument], int(getattr(each, "lineno", 0)), inner.name)
-    return None
-
-
-def _found(
-    code: types.CodeType, taken: tuple[str, int], line: int, function: str
-) -> tuple[str, SourceLine, SourceLine]:
-    file = code.co_filename
-    return taken[0], SourceLine(file, taken[1], code.co_name), SourceLine(file, line, function)

@@ -181,6 +181,5 @@ def test_partners_of_one_sample(runs: dict[str, Run], name: str) -> None:
 
 @each
 @pytest.mark.parametrize("name", MOVED)
-@pytest.mark.xfail(reason="see MOVED")
 def test_views_that_are_laid_out_anew(runs: dict[str, Run], name: str) -> None:
     check_right(runs[name])
