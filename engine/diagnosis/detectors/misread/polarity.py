@@ -55,7 +55,7 @@ class Polarity(Detector):
     def __init__(self, facts: Any) -> None:
         super().__init__(facts)
         self._masks: Marks[_Mask] = Marks()
-        self._wide: Marks[tuple[_Mask, float]] = Marks()  # what was cast, and minus how much since
+        self._wide: Marks[_Mask] = Marks()  # what was cast, minus 1
         self._any = False
         self._told: set[Any] = set()
 
@@ -91,6 +91,8 @@ class Polarity(Detector):
                 self._added(call, known)
         elif name == "masked_fill":
             self._fill(call)
+        elif name in ("mul", "multiply", "scale"):
+            self._lowered(call)
 
     def _compare(self, call: OperatorCall, name: str) -> None:
         source, result = call.operands[0], call.results[0]
@@ -145,7 +147,14 @@ class Polarity(Detector):
     def _added(self, call: OperatorCall, known: Marked[_Mask]) -> None:
         """Paddle's way: (mask - 1) * 1e9 is added to the scores."""
         other = call.arguments[1] if len(call.arguments) > 1 else None
-        if known.what.same and other in (1, 1.0) and "float" in str(call.results[0].dtype):
+        minus = call.name in ("__sub__", "sub", "subtract")  # not ``1 - mask``
+        if minus and known.what.same and other in (1, 1.0) and "float" in str(call.results[0].dtype):
+            self._wide.put(call.results[0], known.what, known.name, known.line)
+
+    def _lowered(self, call: OperatorCall) -> None:
+        known = self._wide.of(call.operands[0])
+        factor = call.arguments[1] if len(call.arguments) > 1 else None
+        if known is not None and type(factor) in (int, float) and factor >= -_LOW:
             self._any = True
             self._tell(call, known, "what is False has its scores lowered, and where it is True a place is seen")
 
