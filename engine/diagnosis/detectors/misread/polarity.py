@@ -153,7 +153,7 @@ class Polarity(Detector):
 
     def _lowered(self, call: OperatorCall) -> None:
         known = self._wide.of(call.operands[0])
-        factor = call.arguments[1] if len(call.arguments) > 1 else None
+        factor: Any = call.arguments[1] if len(call.arguments) > 1 else None
         if known is not None and type(factor) in (int, float) and factor >= -_LOW:
             self._any = True
             self._tell(call, known, "what is False has its scores lowered, and where it is True a place is seen")
