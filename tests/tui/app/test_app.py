@@ -521,9 +521,10 @@ def test_the_question_says_that_the_script_ended_while_it_was_asked() -> None:
     async def body(app: Driver) -> None:
         await app.press("s")
         await app.stopped_at(1)
+        await app.press("q")
+        await app.shows("The script is stopped.", "detach: the script continues")
         app.program.code = 3
         app.app.run_line("continue")
-        await app.press("q")
         await app.shows("The script has ended.", "y, ctrl+q  leave")
         assert "detach: the script continues" not in app.text
         await app.press("y")
