@@ -213,8 +213,7 @@ class TensorWindow:
 
 @dataclass(frozen=True, slots=True)
 class TensorView:
-    """What a panel shows of one value: meta always, the rest as asked. ``text`` is set for a value that is no
-    tensor."""
+    """What a panel shows of one value: meta always, the rest as asked. ``text``: of one that is no tensor."""
 
     expression: str
     meta: TensorMeta | None

@@ -21,7 +21,7 @@ from adbg.engine.outside import by_handler, own
 from adbg.engine.python.expressions import evaluate, node_namespace
 from adbg.engine.python.user_code import failed_frame, user_frame
 from adbg.engine.session.breakpoints.table import HitEvent
-from adbg.engine.session.post_mortem import error_text, named
+from adbg.engine.session.post_mortem import Raised, error_text, named
 from adbg.engine.session.running_call import Running, Slots, Visit
 from adbg.engine.session.slot_text import gradients_text, slot_text
 from adbg.engine.session.stop_point import Ran
@@ -45,7 +45,7 @@ class BackendHooks(ToldLater):
         # Calls that were told in short, with the time of their begin, by number while they run.
         self._brief: dict[int, tuple[BriefCall, float]] = {}
         # Exceptions that were shown already: iteration (addresses are used again), address, type, text.
-        self._raised: list[tuple[int, int, type, str]] = []
+        self._raised = Raised()
 
     # ---- HookSink
 
@@ -285,7 +285,7 @@ class BackendHooks(ToldLater):
             return
         running = self._running.get(id(call))
         # What a signal handler of the program's raised is no failure of this backward.
-        fresh = isinstance(error, Exception) and not by_handler(error) and not self._shown(call.original_error(error))
+        fresh = isinstance(error, Exception) and not by_handler(error) and not self._raised.again(call.original_error(error), self._backend.iteration)
         if running is None:  # unarmed until now: only an exception is news
             if fresh and error is not None:
                 self._failed(self._enter(call), error)
@@ -403,21 +403,6 @@ class BackendHooks(ToldLater):
         flowed = call.flowed_in(key, error) if key is not None else None
         point.grad_outputs = list(flowed) if flowed is not None else None
         session.park(point, running)
-
-    def _shown(self, error: BaseException) -> bool:
-        """Whether ``error``, or one it was raised from, was handled in an inner call. Remembers it. No exception is
-        kept alive for this (its frames hold tensors): an address with type and text names one well enough."""
-        seen = False
-        iteration = self._backend.iteration
-        link: BaseException | None = error
-        for _ in range(20):
-            if link is None:
-                break
-            seen = seen or (iteration, id(link), type(link), str(link)) in self._raised
-            link = link.__cause__ or link.__context__
-        self._raised.append((iteration, id(error), type(error), str(error)))
-        del self._raised[:-100]
-        return seen
 
     def _measure(self, outs: Slots) -> tuple[float | None, bool]:
         """Norm of the first defined incoming gradient, and whether any element of it is not finite."""

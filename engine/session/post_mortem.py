@@ -70,6 +70,31 @@ def named(error: BaseException, backend: Backend) -> tuple[int, type, str]:
         return id(error), type(error), ""
 
 
+class Raised:
+    """Exceptions that left a backward. None is kept alive for this: an address with type and text names one well
+    enough among those of one iteration."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[int, int, type, str]] = []
+
+    def again(self, error: BaseException, iteration: int) -> bool:
+        """Whether ``error``, or one it was raised from, left an inner call before. It is known from now on."""
+        seen = False
+        link: BaseException | None = error
+        for _ in range(20):
+            if link is None:
+                break
+            seen = seen or (iteration, id(link), type(link), str(link)) in self._known
+            link = link.__cause__ or link.__context__
+        self._known.append((iteration, id(error), type(error), str(error)))
+        del self._known[:-100]
+        return seen
+
+    def clear(self) -> None:
+        """The outermost call ended."""
+        self._known.clear()
+
+
 def _was_shown(session: Session, error: BaseException) -> bool:
     return any(named(link, backend) in session.shown for backend in session.backends for link in _chain(error))
 

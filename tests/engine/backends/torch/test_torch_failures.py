@@ -113,6 +113,9 @@ def test_any_exception_leaves_its_node(what):
         begun = last_begun(loss.grad_fn)
         with pytest.raises((ValueError, RuntimeError)):
             loss.backward()
+    if load.core()[0] is None and what == "a hook":
+        assert not watch.last.failed, "nothing of the traceback is a node's"
+        return
     name, evidence = watch.last.failed[0]
     assert name.startswith("ExpBackward0" if what == "a hook" else begun[-1][0])
     assert load.core()[0] is None or "executing when the exception left it" in evidence
