@@ -285,7 +285,11 @@ class BackendHooks(ToldLater):
             return
         running = self._running.get(id(call))
         # What a signal handler of the program's raised is no failure of this backward.
-        fresh = isinstance(error, Exception) and not by_handler(error) and not self._raised.again(call.original_error(error), self._backend.iteration)
+        fresh = (
+            isinstance(error, Exception)
+            and not by_handler(error)
+            and not self._raised.again(call.original_error(error), self._backend.iteration)
+        )
         if running is None:  # unarmed until now: only an exception is news
             if fresh and error is not None:
                 self._failed(self._enter(call), error)
