@@ -27,7 +27,7 @@ from adbg.engine.diagnosis.ledger import FIRST
 from adbg.engine.session.session import Session
 
 SETTLING = 4  # steps ahead of what is measured: looks that come a few times in a run fall into them (variables, 60 ms)
-BETWEEN = 66  # no iteration from here to 99 is sampled
+BETWEEN = 130  # no iteration from here to 255 is sampled
 
 
 class _Silent:
