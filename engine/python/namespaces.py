@@ -140,10 +140,15 @@ class SavedNames:
     tensor called as one of the methods is read by item. A value that must not be read raises, in a loop too.
     """
 
-    def __init__(self, load: Callable[[], Sequence[SavedValue]], hidden: Callable[[], str] = lambda: "") -> None:
-        """Args: hidden: why the framework does not show what the node saved; "" where it does."""
-        self.__dict__["_load"] = load
-        self.__dict__["_hidden"] = hidden
+    def __init__(
+        self,
+        load: Callable[[], Sequence[SavedValue]],
+        hidden: Callable[[], str] = lambda: "",
+        shape_of: Callable[[Any], str] = lambda value: "",
+    ) -> None:
+        """Args: hidden: why the framework does not show what the node saved; "" where it does.
+        shape_of: shape and dtype of a tensor in a phrase; "" of what is none."""
+        self.__dict__.update(_load=load, _hidden=hidden, _shape_of=shape_of)
 
     def _all(self) -> dict[str, SavedValue]:
         return {value.name: value for value in self.__dict__["_load"]()}
@@ -200,10 +205,12 @@ class SavedNames:
     def __repr__(self) -> str:
         if why := self.__dict__["_hidden"]():
             return f"saved: not known: {why}"
-        names = [
-            f"saved[{place}]" if name.startswith("saved_tensors[") else name for place, name in enumerate(self._all())
-        ]
-        return f"saved: {', '.join(names) or 'nothing'}"
+        parts = []
+        for place, (name, saved) in enumerate(self._all().items()):
+            named = f"saved[{place}]" if name.startswith("saved_tensors[") else name
+            shape = "" if saved.value is None else self.__dict__["_shape_of"](saved.value)
+            parts.append(" ".join(part for part in (named, shape, f"({saved.remark})" if saved.remark else "") if part))
+        return f"saved: {', '.join(parts) or 'nothing'}"
 
 
 _SAVED_READ_ONLY = "saved tensors are read-only: the framework checks that they are unchanged"
@@ -274,6 +281,10 @@ def node_namespace(
             raise CommandError("no grad_inputs yet: the node has not run", "`after` runs it and stops after it")
         return tuple(grad_inputs)
 
+    def shape_of(value: Any) -> str:
+        shown = backend.meta(value) if backend is not None and backend.is_tensor(value) else None
+        return f"{list(shown.shape)} {shown.dtype}" if shown is not None and shown.shape is not None else ""
+
     def of_graph(name: str, make: Callable[[Graph, int], Any]) -> Callable[[], Any]:
         def value() -> Any:
             if graph is None or key is None:
@@ -286,7 +297,7 @@ def node_namespace(
         "grad_outputs": outputs,
         "grad_inputs": inputs,
         "saved": of_graph(
-            "saved", lambda graph, key: SavedNames(lambda: graph.saved(key), lambda: graph.saved_hidden(key))
+            "saved", lambda graph, key: SavedNames(lambda: graph.saved(key), lambda: graph.saved_hidden(key), shape_of)
         ),
         "node": of_graph("node", lambda graph, key: graph.node(key)),
         "index": lambda: index,

@@ -46,12 +46,12 @@ def test_ctx_is_the_context_of_the_function_at_hand(tmp_path: Path) -> None:
         assert run.peer.stopped()["node"]["name"] == "GateBackward"
         assert run.peer.value("ctx.temperature * 2") == 1.0
         assert run.peer.value("len(ctx.saved_tensors)") == 2
-        assert run.peer.request("evaluate", expression="saved")["result"] == "saved: saved[0], saved[1]"
+        assert run.peer.request("evaluate", expression="saved")["result"] == "saved: saved[0] [3] f32, saved[1] [3] f32"
         assert "ctx.NAME" in run.peer.request("adbg/node")["attributes"]["ctx"]
         assert run.peer.go()["node"]["name"] == "ExpBackward0"
         with pytest.raises(Refused, match="name 'ctx' is not defined"):
             run.peer.value("ctx")
-        assert run.peer.request("evaluate", expression="saved")["result"] == "saved: result"
+        assert run.peer.request("evaluate", expression="saved")["result"] == "saved: result [3] f32"
         run.peer.request("continue")
         assert run.end()[0] == 0
 
