@@ -11,7 +11,7 @@ from pathlib import Path
 
 from adbg.engine.errors import CommandError
 from adbg.tui.cli.front_end import seconds
-from adbg.tui.cli.run import split_run
+from adbg.tui.cli.run import split_run, warn_of_own
 
 VALUED = {"--iterations", "--only", "--run-dir", "--python", "--timeout"}
 _OF_A_SCRIPT = ("python", "iterations", "deep", "run_dir", "timeout")  # options that a recorded run has no use for
@@ -60,6 +60,8 @@ class Diagnose:
                     f"{folder.name} is a recorded run, which is read and not run", f"leave out {', '.join(unused)}"
                 )
             return _of_run(folder, only, options.json)
+        if kind == "script":
+            warn_of_own(parser, target[1:], target[0])
         return _of_script(options, kind, target, only)
 
 

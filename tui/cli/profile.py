@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from adbg.engine.errors import CommandError
 from adbg.engine.places import parse_lines
 from adbg.tui.cli.front_end import seconds
-from adbg.tui.cli.run import split_run
+from adbg.tui.cli.run import split_run, warn_of_own
 
 if TYPE_CHECKING:
     from adbg.engine.protocol.messages import ProfileState
@@ -113,7 +113,7 @@ class Profile:
             python=kind != "command" or is_interpreter(command[0]),
         )
         if kind == "script":
-            _warn_of_own(parser, target[1:], target[0])
+            warn_of_own(parser, target[1:], target[0])
         program = StartedProgram(script)
         debugger = Debugger(program, [line], script.title, False)
         debugger.incoming.profiles.ranks = _ranks(options.rank)
@@ -138,22 +138,6 @@ def _check_line(place: str) -> None:
         return
     if lines.first > count:
         raise CommandError(f"{place}: {lines.file} has {count} lines", "name one that the script runs")
-
-
-def _warn_of_own(parser: argparse.ArgumentParser, words: Sequence[str], script: str) -> None:
-    """An option of adbg's behind the script goes to the script, which seldom was meant where its text has none such."""
-    own = {name for action in parser._actions for name in action.option_strings if name.startswith("--")} - {"--help"}
-    meant = [name for word in words if (name := word.partition("=")[0]) in own]
-    if not meant:
-        return
-    try:
-        text = Path(script).read_text("utf-8", "replace")
-    except OSError:  # said when it is started
-        return
-    for name in meant:
-        if name not in text:
-            told = f"{name} stands after {script} and belongs to it; adbg's options come first"
-            print(f"adbg: warning: {told}: adbg profile {name} … {script}", file=sys.stderr)
 
 
 def _attached(options: argparse.Namespace, line: str) -> int:

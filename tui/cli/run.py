@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import re
+import sys
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 from adbg.engine.errors import CommandError
 from adbg.tui.cli.front_end import (
@@ -75,6 +78,8 @@ class Run:
         from adbg.tui.repl.passthrough import terminal_size
 
         command = python_command(kind, target[0], target[1:], options.python)  # type: ignore[arg-type]
+        if kind == "script":
+            warn_of_own(parser, target[1:], target[0])
         front = choose_front_end(options)
         startup = startup_lines(options, front)
         script = Script(
@@ -93,6 +98,22 @@ class Run:
             listen=options.listen,
         )
         return run_front_end(front, StartedProgram(script), options, startup, script.title)
+
+
+def warn_of_own(parser: argparse.ArgumentParser, words: Sequence[str], script: str) -> None:
+    """An option of adbg's behind the script goes to the script, which seldom was meant where its text has none such."""
+    own = {name for action in parser._actions for name in action.option_strings} - {"-h", "--help", "-m", "-c"}
+    meant = [name for word in words if (name := word.partition("=")[0]) in own]
+    if not meant:
+        return
+    try:
+        text = Path(script).read_text("utf-8", "replace")
+    except OSError:  # said when it is started
+        return
+    for name in meant:
+        if not re.search(rf"(?<![\w-]){name}(?![\w-])", text):
+            told = f"{name} stands after {script} and belongs to it; adbg's options come first"
+            print(f"adbg: warning: {told}: {parser.prog} {name} … {script}", file=sys.stderr)
 
 
 def _size(text: str) -> int:

@@ -183,3 +183,14 @@ def test_runs_count_a_signal_as_a_shell_does(
     assert listed in row and "60.0" in row
     runs_text.show_run("run", str(tmp_path))
     assert shown in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [["run", "--batch"], ["diagnose"]])
+def test_an_option_behind_the_script_is_warned_of(command: list[str], tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import sys\nprint(sys.argv[1:])  # --strict is its own\n")
+    words = [*command, str(script), "--json", "--strict", "-1", "-b", "nan"]
+    done = subprocess.run([sys.executable, "-m", "adbg", *words], capture_output=True, text=True, cwd=tmp_path)
+    assert "['--json', '--strict', '-1', '-b', 'nan']" in done.stdout, "it has them all the same"
+    warned = [line.split()[2] for line in done.stderr.splitlines() if "stands after" in line]
+    assert warned == (["--json", "-b"] if command[0] == "run" else ["--json"])

@@ -16,8 +16,9 @@ from adbg.tui.app.profile.artifacts import saved
 from adbg.tui.app.profile.report_words import earlier
 from adbg.tui.cli import main as cli
 from adbg.tui.cli import profile_report
-from adbg.tui.cli.profile import VALUED, _newest, _warn_of_own
+from adbg.tui.cli.profile import VALUED, _newest
 from adbg.tui.cli.profile import Profile as Profile_
+from adbg.tui.cli.run import warn_of_own
 from adbg.tui.cli.subcommand import parser_of
 
 
@@ -282,7 +283,7 @@ def test_help_of_a_file_and_an_option_behind_the_script(tmp_path: Path, capsys: 
     assert "--inverted" in capsys.readouterr().out
     script = tmp_path / "train.py"
     script.write_text("parser.add_argument('--iterations')\n")
-    _warn_of_own(parser_of("profile", Profile_()), ["--with=yep", "--iterations", "3", "--mine"], str(script))
+    warn_of_own(parser_of("profile", Profile_()), ["--with=yep", "--iterations", "3", "--mine"], str(script))
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1 and "--with stands after" in said[0], "the script has --iterations itself"
 
