@@ -68,7 +68,7 @@ class BackendDiagnosis(Watcher):
     def _listen(self) -> None:
         for event in (*_TOLD, *_WATCHED):
             calls = [(each, getattr(each, event)) for each in self._working if each.listens(event)]
-            if event == "operator":  # one detector may want them in an iteration in which others do not
+            if event in ("operator", "composite"):  # one detector may want them in an iteration in which others do not
                 calls = [call for call in calls if Need.OPERATORS in self._needs_of(call[0])]
             self._calls[event] = calls
 
@@ -212,6 +212,9 @@ class BackendDiagnosis(Watcher):
 
     def operator(self, call: Any) -> None:
         self.tell("operator", call)
+
+    def composite(self, call: Any) -> None:
+        self.tell("composite", call)
 
     def optimizer(self, event: Any) -> None:
         if event.what == "made" and not self.at_work:

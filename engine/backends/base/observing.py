@@ -226,6 +226,9 @@ class Watcher:
 
     def operator(self, call: OperatorCall) -> None: ...
 
+    def composite(self, call: OperatorCall) -> None:
+        """A function that is several operators here and one elsewhere (a loss of Paddle's), after these were told."""
+
     def optimizer(self, event: OptimizerEvent) -> None: ...
 
     def module_begin(self, call: ModuleCall) -> None: ...

@@ -1,9 +1,10 @@
 """Every operator that the user's code calls on Paddle: functions stand in for those of ``paddle._C_ops`` and for the
 methods of ``Tensor`` that come down to none (see ``timing/forward``, which times the same ones).
 
-What a function of Paddle's calls is told one by one, with the user's line: ``F.softmax_with_cross_entropy`` is the
-operators that it is made of. Compilers (``to_static``) look at the functions that they meet: before a compiled function
-is called all is taken out, and this program's operators are not told again.
+What a function of Paddle's calls is told one by one, with the user's line: ``F.mse_loss`` is the operators that it is
+made of, and after them it is told as a whole (``composite``): losses go by their names. Compilers (``to_static``) look
+at the functions that they meet: before a compiled function is called all is taken out, and this program's operators
+are not told again.
 """
 
 from __future__ import annotations
@@ -33,6 +34,12 @@ _MORE = (
 )  # fmt: skip
 _NAMES = {"_setitem_dygraph": "__setitem__", "_getitem_dygraph": "__getitem__", "_getitem_from_offset": "__getitem__"}
 _FACTS = frozenset({"contiguous"})
+#: Functions that are several operators on Paddle 3.3, and one on torch.
+_COMPOSITES = (
+    "mse_loss", "smooth_l1_loss", "l1_loss", "cosine_embedding_loss", "margin_ranking_loss", "hinge_embedding_loss",
+    "soft_margin_loss", "binary_cross_entropy_with_logits", "triplet_margin_loss", "poisson_nll_loss",
+    "gaussian_nll_loss", "scaled_dot_product_attention",
+)  # fmt: skip
 _INTO_PARAMETER = "_set_impl"  # what ``nn.Parameter(x)`` and ``EagerParamBase.from_tensor(x)`` come down to
 _Place = tuple[Any, str, Any, Any]  # owner, name, original, ours
 
@@ -64,6 +71,7 @@ class OperatorTap(Tap):
             self._places += [(owner, name, was, _method(self, name, was)) for owner, name, was in methods()]
             self._places += [(owner, name, was, _whole(self, name, was)) for owner, name, was in _more()]
             self._places += [(owner, name, was, _into_parameter(self, was)) for owner, name, was in _impl()]
+            self._places += [(owner, name, was, _composite(self, name, was)) for owner, name, was in _composites()]
             self._compilers = [(owner, name, was, _compiling(self, was)) for owner, name, was in compilers()]
         self._wrapped = [(owner, name, was, _function(self, name, was)) for owner, name, was in _handwritten()]
         for owner, name, original, ours in (*self._places, *self._wrapped, *self._compilers):
@@ -118,6 +126,14 @@ class OperatorTap(Tap):
 
         return self.call(watcher, name, run, args, kwargs)
 
+    def composed(self, watcher: Watcher, name: str, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """All of a function of several operators ran."""
+        operands = tensors_in(paddle.Tensor, (*args, *kwargs.values()))
+        results = tuple(tensors_in(paddle.Tensor, (result,)))
+        versions = tuple([_version(each) for each in operands])
+        told = OperatorCall(name, tuple(operands), versions, results, (), private.has_grad(), False, args, kwargs)
+        self._tell(watcher, told, whole=True)
+
     def parameter_made(self, made: Any, data: Any) -> None:
         """Of a tensor with a graph: of any other one nothing is cut."""
         watcher = self.watched()
@@ -129,12 +145,15 @@ class OperatorTap(Tap):
                 call.arguments = (data,)
                 self._tell(watcher, call)
 
-    def _tell(self, watcher: Watcher, call: OperatorCall) -> None:
+    def _tell(self, watcher: Watcher, call: OperatorCall, whole: bool = False) -> None:
         self._inside.telling = True
         try:
             with suppress(Exception):
                 frame = sys._getframe(3)
                 call.lines = self._lines(frame)
+                if whole:
+                    watcher.composite(call)
+                    return
                 for each in self.listeners:
                     each(call)
                 watcher.operator(call)
@@ -201,6 +220,23 @@ def _whole(tap: OperatorTap, name: str, original: Callable[..., Any]) -> Any:
     return like(method, original)
 
 
+def _composite(tap: OperatorTap, name: str, original: Callable[..., Any]) -> Any:
+    ident = threading.get_ident
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        watcher = tap.watched()
+        try:
+            result = original(*args, **kwargs)
+            if watcher is not None and tap.thread == ident():
+                tap.composed(watcher, name, result, args, kwargs)
+            return result
+        except BaseException as error:
+            strip_own(error)
+            raise
+
+    return like(function, original)
+
+
 def _into_parameter(tap: OperatorTap, original: Callable[..., Any]) -> Any:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -246,3 +282,14 @@ def _impl() -> Iterator[tuple[Any, str, Any]]:
     value = vars(paddle.Tensor).get(_INTO_PARAMETER)
     if value is not None:
         yield paddle.Tensor, _INTO_PARAMETER, value
+
+
+def _composites() -> Iterator[tuple[Any, str, Any]]:
+    for name in _COMPOSITES:
+        value = vars(paddle.nn.functional).get(name)
+        if value is not None:
+            yield paddle.nn.functional, name, value
+    for owner in (paddle, paddle.Tensor):
+        value = vars(owner).get("masked_fill")
+        if value is not None:
+            yield owner, "masked_fill", value

@@ -16,11 +16,12 @@ from adbg.engine.types import SourceLine
 
 _DIFFERENCES = frozenset({"sub", "subtract"})
 _PRODUCTS = frozenset({"mul", "multiply"})
-_KEEPS = frozenset({"sub", "subtract", "div", "divide", "truediv", "clamp", "clip", "neg", "squeeze"})
+_SQUARES = frozenset({"square", "pow"})
+_KEEPS = frozenset({"sub", "subtract", "div", "divide", "truediv", "scale", "clamp", "clip", "neg", "squeeze"})
 _REGRESSIONS = frozenset({"mse_loss", "smooth_l1_loss", "huber_loss", "l1_loss", "square_error_cost"})
 _LOGARITHMS = frozenset({"log_softmax", "logsumexp"})
 _PICKS = frozenset({"gather", "take_along_axis"})  # the logarithm of what was done
-_SHAPES = frozenset({"squeeze", "unsqueeze", "reshape", "view", "stack", "cat", "concat", "neg", "getitem"})
+_SHAPES = frozenset({"squeeze", "unsqueeze", "reshape", "view", "stack", "cat", "concat", "neg", "scale", "getitem"})
 _BACKWARDS = frozenset({"backward", "grad"})
 _MOST = 64  # products and regressions of one iteration
 
@@ -66,11 +67,10 @@ class AdvantageNotDetached(Detector):
             return
         name, result, source = plain(call.name), call.results[0], call.operands[0]
         self._follow(call, name, source, result)
-        if name in _REGRESSIONS and len(call.operands) > 1:
-            for one, other in (call.operands[:2], call.operands[1::-1]):
-                if one.requires_grad and not other.requires_grad and len(self._regressed) < _MOST:
-                    self._regressed.append((weakref.ref(one), line_of(call.lines)))
-                    self._compare()
+        if name in _REGRESSIONS:
+            self._regression(call)
+        elif name in _SQUARES and (known := self._differences.of(source)) is not None:
+            self._regresses(known.what.value, line_of(call.lines))
         elif name in _PRODUCTS and len(call.operands) == 2:
             self._product(call)
         elif name in _DIFFERENCES and len(call.operands) == 2:
@@ -83,6 +83,21 @@ class AdvantageNotDetached(Detector):
                 return
         if name in _KEEPS and (known := self._differences.of(source)) is not None:
             self._differences.put(result, known.what, known.name, known.line)
+
+    def composite(self, call: OperatorCall) -> None:
+        if not self._told and call.results and call.grad_mode and plain(call.name) in _REGRESSIONS:
+            self._regression(call)
+
+    def _regression(self, call: OperatorCall) -> None:
+        if len(call.operands) > 1:
+            for one, other in (call.operands[:2], call.operands[1::-1]):
+                if one.requires_grad and not other.requires_grad:
+                    self._regresses(weakref.ref(one), line_of(call.lines))
+
+    def _regresses(self, value: Any, line: SourceLine | None) -> None:
+        if len(self._regressed) < _MOST:
+            self._regressed.append((value, line))
+            self._compare()
 
     def _follow(self, call: OperatorCall, name: str, source: Any, result: Any) -> None:
         if name in _LOGARITHMS and source.requires_grad:

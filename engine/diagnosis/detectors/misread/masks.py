@@ -87,6 +87,10 @@ class AddedMasks(Detector):
         elif name in _KEEP and call.operands and (known := self._scores.of(call.operands[0])) is not None:
             self._scores.put(call.results[0], known.what, known.name, known.line)
 
+    def composite(self, call: OperatorCall) -> None:
+        if plain(call.name) in (*_ATTENDS, "masked_fill"):
+            self.operator(call)
+
     def _sum(self, call: OperatorCall) -> None:
         known = next((each for one in call.operands if (each := self._scores.of(one)) is not None), None)
         scores = shape(call.results[0])

@@ -94,6 +94,10 @@ class Polarity(Detector):
         elif name in ("mul", "multiply", "scale"):
             self._lowered(call)
 
+    def composite(self, call: OperatorCall) -> None:
+        if call.results and call.operands and plain(call.name) in (*_ATTENDS, "masked_fill"):
+            self.operator(call)
+
     def _compare(self, call: OperatorCall, name: str) -> None:
         source, result = call.operands[0], call.results[0]
         given = call.arguments[1] if len(call.arguments) > 1 else call.keywords.get("other")

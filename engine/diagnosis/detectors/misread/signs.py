@@ -36,6 +36,9 @@ class LabelsWithoutSign(Detector):
     def applied(self) -> bool:
         return self._any
 
+    def composite(self, call: OperatorCall) -> None:
+        self.operator(call)
+
     def operator(self, call: OperatorCall) -> None:
         at = _LOSSES.get(plain(call.name))
         if at is None or call.error is not None:
