@@ -222,13 +222,14 @@ def _whole(tap: OperatorTap, name: str, original: Callable[..., Any]) -> Any:
 
 def _composite(tap: OperatorTap, name: str, original: Callable[..., Any]) -> Any:
     ident = threading.get_ident
+    told, skipped = ("mse_loss", 1) if name == "forward" else (name, 0)
 
     def function(*args: Any, **kwargs: Any) -> Any:
         watcher = tap.watched()
         try:
             result = original(*args, **kwargs)
             if watcher is not None and tap.thread == ident():
-                tap.composed(watcher, name, result, args, kwargs)
+                tap.composed(watcher, told, result, args[skipped:], kwargs)
             return result
         except BaseException as error:
             strip_own(error)
@@ -289,6 +290,7 @@ def _composites() -> Iterator[tuple[Any, str, Any]]:
         value = vars(paddle.nn.functional).get(name)
         if value is not None:
             yield paddle.nn.functional, name, value
+    yield paddle.nn.MSELoss, "forward", paddle.nn.MSELoss.forward  # which does not call F.mse_loss
     for owner in (paddle, paddle.Tensor):
         value = vars(owner).get("masked_fill")
         if value is not None:

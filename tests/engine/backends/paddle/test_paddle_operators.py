@@ -17,6 +17,11 @@ from adbg.engine.backends.paddle.observing.operators import OperatorTap  # noqa:
 class Told(Watcher):
     def __init__(self) -> None:
         self.calls: list[OperatorCall] = []
+        self.wholes: list[OperatorCall] = []
+
+    def composite(self, call: OperatorCall) -> None:
+        self.calls.append(call)
+        self.wholes.append(call)
 
     def operator(self, call: OperatorCall) -> None:
         paddle.ones([2]).add_(paddle.ones([2]))  # an operator of the watcher's own
@@ -28,7 +33,7 @@ class Told(Watcher):
 
 
 def places():
-    modules = (paddle._C_ops, paddle._legacy_C_ops, paddle.Tensor)
+    modules = (paddle._C_ops, paddle._legacy_C_ops, paddle.Tensor, paddle.nn.functional, paddle, paddle.nn.MSELoss)
     return [dict(vars(module)) for module in modules]
 
 
@@ -62,6 +67,23 @@ def test_calls_are_told_with_operands_versions_and_lines(tap):
     assert item.lines[0].line == test_calls_are_told_with_operands_versions_and_lines.__code__.co_firstlineno + 5
     assert told.calls[-1].name == "detach" and told.calls[-1].results[0] is z and not told.calls[-1].grad_mode
     assert names.count("numpy") == 1
+
+
+def test_a_function_of_several_operators_is_told_after_them(tap):
+    _, told = tap
+    x, y = paddle.ones([2, 3]), paddle.zeros([2, 3])
+    paddle.nn.MSELoss()(x, y)
+    loss = paddle.nn.functional.mse_loss(x, y)
+    first, whole = told.wholes
+    assert first.name == "mse_loss" and first.arguments == (x, y)
+    assert whole.name == "mse_loss" and told.calls[-1] is whole and len(told.calls) > 1
+    assert [id(each) for each in whole.operands] == [id(x), id(y)] and whole.results[0] is loss
+    assert whole.lines[0].line == test_a_function_of_several_operators_is_told_after_them.__code__.co_firstlineno + 4
+    x.masked_fill(x > 0.5, -1e9)
+    assert told.wholes[-1].name == "masked_fill" and told.wholes[-1].arguments[2] == -1e9
+    with pytest.raises(ValueError) as raised:
+        paddle.nn.functional.mse_loss(x, y, reduction="none such")
+    assert len(told.wholes) == 3 and not any("observing" in str(entry.path) for entry in raised.traceback)
 
 
 def test_what_forward_stacks_stand_in_for(tap):
