@@ -101,6 +101,20 @@ def line_naming(file: str, name: str) -> SourceLine | None:
     return SourceLine(file, line, getattr(scope_at(file, line), "name", "<module>"))
 
 
+def layer_line(line: SourceLine, kind: str) -> SourceLine | None:
+    """Where the layer of that class is made which ``line`` calls (``nn.Softmax(dim=-1)`` in a Sequential): the only one
+    of the class that the line is in, else of the file."""
+    made = [each for each in nodes_of(line.file) if isinstance(each, ast.Call) and called_name(each) == kind]
+    around = [each for each in nodes_of(line.file) if isinstance(each, ast.ClassDef)
+              and each.lineno <= line.line <= (each.end_lineno or 0)]  # fmt: skip
+    mine = [each for each in made if around and each in set(ast.walk(around[-1]))]
+    found = mine if len(mine) == 1 else made
+    if len(found) != 1:
+        return None
+    at = found[0].lineno
+    return SourceLine(line.file, at, getattr(scope_at(line.file, at), "name", "<module>"))
+
+
 def function_named(file: str, first: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
     """The function whose code object begins at line ``first`` (that of a decorator, where it has one)."""
     return _functions_by_line(file).get(first)

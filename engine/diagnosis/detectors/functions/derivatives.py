@@ -223,11 +223,13 @@ class WrongDerivative(Detector):
             return
         wrong = [check for check in _usable(checks) if not check.agrees]
         check = wrong[0]
-        if check.missing and straight:
+        none = check.missing or not any(analytic for each in wrong for _, analytic in each.pairs)
+        if none and straight:
+            given = "none" if check.missing else "zeros"
             self._tell(
                 seen, "missing-gradient", "note", 0.4, place, check,
-                f"{name}.backward gives {argument} none and passes the gradient straight on, as a quantizer does whose "
-                f"{argument} another loss trains; if none does, it stays as it is", [],
+                f"{name}.backward gives {argument} {given} and passes the gradient straight on, as a quantizer does "
+                f"whose {argument} another loss trains; if none does, it stays as it is", [],
             )  # fmt: skip
         elif check.missing:
             self._tell(

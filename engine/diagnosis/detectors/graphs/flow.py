@@ -151,7 +151,10 @@ class Flow:
                     if gradients
                     else 0
                 )
-                self._set(result, Known(weakref.ref(result), values | bit, bit, cuts | cut, rounds, line, name))
+                counted = cuts & ~direct
+                self._set(
+                    result, Known(weakref.ref(result), values | bit, bit, cuts | cut, rounds, line, name, counted)
+                )
                 continue
             reaching = gradients if result.requires_grad else 0
             lost = gradients & ~reaching

@@ -11,7 +11,7 @@ from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, detecto
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, shape
 from adbg.engine.diagnosis.detectors.graphs.marks import Marked, Marks
 from adbg.engine.diagnosis.facts import Facts
-from adbg.engine.diagnosis.source import nodes_of
+from adbg.engine.diagnosis.source import layer_line, nodes_of
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
 
@@ -33,6 +33,7 @@ _MADE = {
     "softmax": "probabilities", "softmax_": "probabilities", "sigmoid": "probabilities", "sigmoid_": "probabilities",
     "log_softmax": "log-probabilities", "logsigmoid": "log-probabilities",
 }  # fmt: skip
+_LAYERS = {"softmax": "Softmax", "sigmoid": "Sigmoid", "log_softmax": "LogSoftmax", "logsigmoid": "LogSigmoid"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,9 +281,11 @@ class LossInput(Detector):
             f"{known.name} at {place(known.line)}: {facts.text_of(known.line) if known.line is not None else ''}",
             f"{call.name} at {place(line)}: {facts.text_of(line) if line is not None else ''}",
         ]
+        layer = _layer_of(known)
+        evidence += [f"the layer that does so is made at {place(layer)}"] if layer is not None else []
         facts.tell(
             Finding(0, "loss-input", "warning", sure, message, None, None, facts.iteration + 1, line,
-                    facts.cause(known.line), evidence, [f"b {place(line)}", "info node"])
+                    facts.cause(layer or known.line), evidence, [f"b {place(line)}", "info node"])
         )  # fmt: skip
 
     def _tell_logits(self, call: OperatorCall) -> None:
@@ -296,6 +299,14 @@ class LossInput(Detector):
             Finding(0, "loss-input", "warning", 0.85, message, None, None, facts.iteration + 1, line, facts.cause(line),
                     evidence, [f"b {place(line)}", "info node"])
         )  # fmt: skip
+
+
+def _layer_of(known: Marked[str]) -> SourceLine | None:
+    """Where the layer is made that did it, as the last of a Sequential: the line that calls all of them is right."""
+    kind = _LAYERS.get(known.name)
+    if kind is None or known.line is None or kind.lower() in Facts.text_of(known.line).lower().replace("_", ""):
+        return None
+    return layer_line(known.line, kind)
 
 
 @detector("promoted")

@@ -31,6 +31,7 @@ _FEWEST = 8  # units of a layer
 _MOST = 256  # units of a layer that are looked at
 _ELEMENTS = 1 << 21  # that are read in one iteration: 20 ms
 _ROWS = 32  # of data that a unit has to have met, in two looks or more, and was never alive in
+_SETTLED = 32  # iterations in which inputs, weights or steps that are too large have saturated it
 _SHARE = 0.75  # of the units, for a warning; half of them for a note
 
 
@@ -192,6 +193,9 @@ class DeadUnits(Detector):
             confidence = min(confidence, 0.45)
             at = f"{known.gate.file}:{known.gate.line}"
             evidence.append(f"the bias of that layer is set at {at}: right for gates that are to begin open or closed")
+        if not stops and since > _SETTLED:
+            confidence = min(confidence, 0.45)
+            evidence.append("training itself may drive them there: whether its loss still falls decides")
         if half:
             evidence.append("a deep network without normalisation begins so: whether its loss falls decides")
         self.facts.tell(Finding(

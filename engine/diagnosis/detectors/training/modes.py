@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from adbg.engine.diagnosis.detector import ModuleCall, Need, OperatorCall, OptimizerEvent, detector
 from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, mode_commands
-from adbg.engine.diagnosis.detectors.training.source import assigning, dropped, dropping, place, uncalled
+from adbg.engine.diagnosis.detectors.training.source import assigning, dropped, dropping, once_before, place, uncalled
 from adbg.engine.diagnosis.ledger import Optimizer, Seen
 from adbg.engine.diagnosis.variables import frame_at, value_of
 from adbg.engine.protocol.messages import Finding
@@ -240,6 +240,9 @@ class WrongMode(LoopDetector):
             line, why = forgotten, "train is named but not called: its parentheses are missing"
         else:
             once = known.in_training > 0 and len(known.evals) == 1
+            before = once_before(known.line, "train") if known.line is not None and known.in_training else None
+            if before is not None:
+                line, why = before, f"train() is called once, before the loop, and eval() at {place(line)} after that"
         if once:
             evidence.append("eval() was called once: right if it is to be trained without that from there on")
         finding = Finding(

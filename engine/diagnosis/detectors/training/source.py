@@ -48,6 +48,31 @@ def uncalled(file: str, name: str, of: Collection[str] = ()) -> SourceLine | Non
     return None
 
 
+def once_before(line: SourceLine, name: str) -> SourceLine | None:
+    """The call of ``name`` (``model.train()``) in the function of ``line`` that is before the outermost loop around it,
+    where no other of that name is called in the loop, nor in what the loop calls: it is made once."""
+    scope = scope_at(line.file, line.line)
+    if scope is None:
+        return None
+    nodes = list(nodes_inside(scope))
+    loops = [each for each in nodes if isinstance(each, (ast.For, ast.While)) and _has(each, line.line)]
+    if not loops:
+        return None
+    loop = min(loops, key=lambda each: each.lineno)
+    calls = [each for each in nodes if isinstance(each, ast.Call) and called_name(each) == name]
+    before = [each for each in calls if each.lineno < loop.lineno]
+    called = {called_name(each) for each in ast.walk(loop)}
+    functions = [each for each in nodes_of(line.file) if isinstance(each, ast.FunctionDef) and each.name in called]
+    within = [loop, *functions]
+    if len(before) != 1 or any(called_name(each) == name for part in within for each in ast.walk(part)):
+        return None
+    return SourceLine(line.file, before[0].lineno, line.function)
+
+
+def _has(node: ast.stmt, line: int) -> bool:
+    return node.lineno < line <= (node.end_lineno or 0)
+
+
 _FREEZES = re.compile(
     r"requires_grad\s*=\s*False|requires_grad_\(\s*(requires_grad\s*=\s*)?False|stop_gradient\s*=\s*True"
     r"|trainable\s*=\s*False"
