@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ast
+import sys
+from collections.abc import Iterator, Sequence
 
 from adbg.engine.diagnosis.detector import Detector, Need, OptimizerEvent, detector
+from adbg.engine.diagnosis.detectors.graphs.calls import place
+from adbg.engine.diagnosis.source import called_name, inside, nodes_of, scope_at
+from adbg.engine.own_files import is_programs
 from adbg.engine.protocol.messages import Finding
+from adbg.engine.types import SourceLine
+
+_TURNS = frozenset({"t", "transpose", "permute", "swapaxes"})
+_PUTS = frozenset({"set_value", "copy_", "assign", "load_state_dict", "set_state_dict"})
 
 
 @detector("not-loaded")
@@ -63,3 +72,81 @@ def _prefix(missing: Sequence[str], unexpected: Sequence[str]) -> tuple[str, str
                     if 2 * same >= min(len(longer), len(shorter)):
                         return prefix, side
     return "", ""
+
+
+@detector("not-loaded")
+class LoadedAsTheyLie(Detector):
+    """Weights of another framework that are transposed only where their shape is another than the model's: a square one
+    fits either way, and is taken as it lies (a Linear is [out, in] on torch, [in, out] on Paddle).
+
+    Evidence: the condition, and the square weights of the optimizer's that nothing of it turns.
+    Mistaken for: a condition that asks anything beside shapes, or weights without a square one (not told).
+    Cost: the source is read, once an optimizer steps.
+    """
+
+    needs = Need.STEPS
+
+    def __init__(self, facts: object) -> None:
+        super().__init__(facts)  # type: ignore[arg-type]
+        self._looked = False
+        self._found: list[SourceLine] = []
+
+    def applied(self) -> bool:
+        return bool(self._found)
+
+    def optimizer(self, event: OptimizerEvent) -> None:
+        if event.what != "step" or self._looked:
+            return
+        self._looked = True
+        self._found = list(_turned_by_shape(getattr(sys.modules.get("__main__"), "__file__", None) or ""))
+        square = []
+        for each in event.tensors if self._found else ():
+            sizes = self.facts.shape(each)
+            if len(sizes) == 2 and sizes[0] == sizes[1] > 1 and self.facts.is_named(each):
+                square.append(f"{self.facts.title_of(each)} {list(sizes)}")
+        if len(self._found) != 1 or not square:
+            return
+        line = self._found[0]
+        self.facts.tell(
+            Finding(
+                0, "not-loaded", "warning", 0.85,
+                f"{place(line)} transposes weights where their shape differs: {self.facts.some(square)} "
+                f"{'is' if len(square) == 1 else 'are'} square, so what was stored is taken as it lies; turn every "
+                "weight of a linear layer",
+                cause=self.facts.cause(line),
+                evidence=[f"the condition is `{self.facts.text_of(line)}`",
+                          "a Linear is [out, in] on torch and [in, out] on Paddle, TensorFlow and JAX"],
+                next=["info params"],
+            )
+        )  # fmt: skip
+
+
+def _turned_by_shape(file: str) -> Iterator[SourceLine]:
+    """Each condition on two shapes that does nothing but transpose, in a function that writes weights."""
+    for node in nodes_of(file) if is_programs(file) else ():
+        if isinstance(node, ast.If):
+            done = node.body[0] if len(node.body) == 1 and not node.orelse else None
+            value = done.value if isinstance(done, ast.Assign) else None
+        else:
+            value = node.body if isinstance(node, ast.IfExp) else None
+        if not isinstance(node, (ast.If, ast.IfExp)) or value is None or not _is_turned(value):
+            continue
+        scope = scope_at(file, node.lineno)
+        writes = {called_name(each) for each in inside(scope)} & _PUTS if scope is not None else set()
+        if writes and _asks_shapes(node.test):
+            yield SourceLine(file, node.lineno, getattr(scope, "name", "<module>"))
+
+
+def _asks_shapes(test: ast.expr) -> bool:
+    """``value.shape != target.shape``, also where the number of axes is asked for beside it."""
+    parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
+    differs = [
+        each for each in parts if isinstance(each, ast.Compare) and isinstance(each.ops[0], ast.NotEq)
+        and all(".shape" in ast.unparse(side) for side in (each.left, *each.comparators))
+    ]  # fmt: skip
+    others = [ast.unparse(each) for each in parts if each not in differs]
+    return len(differs) == 1 and all("ndim" in each or "dim()" in each or "len(" in each for each in others)
+
+
+def _is_turned(value: ast.expr) -> bool:
+    return (isinstance(value, ast.Attribute) and value.attr in ("T", "mT")) or called_name(value) in _TURNS
