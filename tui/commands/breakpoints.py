@@ -110,6 +110,8 @@ def _told(debugger: Debugger, row: Breakpoint) -> CommandResult:
     condition may be valid at other nodes."""
     stop = debugger.stop
     text = describe(row)
+    if row.spec == "error" and not (row.condition or row.trace) and debugger.settings.error_stops:
+        text += "\n  adbg stops at exceptions without it, too (`disable error` switches that off)"
     if row.condition and stop is not None and stop.node is not None:
         try:
             debugger.view.evaluate(row.condition, at_node=True)

@@ -64,6 +64,13 @@ def test_a_condition_on_a_name_that_does_not_exist_is_doubted_at_once() -> None:
     assert "evaluated here" not in other_node and "evaluated here" not in good
 
 
+def test_a_breakpoint_on_errors_says_that_adbg_stops_there_anyway() -> None:
+    outcome = batch("mlp", *commands("b error", "b error if index > 2", "disable error", "b error backward 2"))
+    first, second, third = (texts(outcome, f"b error{rest}")[0] for rest in ("", " if index > 2", " backward 2"))
+    assert "stops at exceptions without it, too" in first
+    assert "without it" not in second + third
+
+
 def test_nan_as_a_name_is_answered_with_how_to_write_it() -> None:
     outcome = batch("mlp", "-b", "Tanh", *commands("c", "set x = nan", "kill"))
     (error,) = outcome.of("error")
