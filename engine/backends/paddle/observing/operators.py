@@ -32,7 +32,12 @@ _MORE = (
     "set_value", "_share_buffer_to", "__eq__", "__ne__", "equal", "not_equal", "logical_not", "__invert__",
     "__ge__", "__gt__", "__le__", "__lt__",
 )  # fmt: skip
-_NAMES = {"_setitem_dygraph": "__setitem__", "_getitem_dygraph": "__getitem__", "_getitem_from_offset": "__getitem__"}
+_NAMES = {
+    "_setitem_dygraph": "__setitem__",
+    "_getitem_dygraph": "__getitem__",
+    "_getitem_from_offset": "__getitem__",
+    "view_shape": "view",
+}
 _FACTS = frozenset({"contiguous"})
 #: Functions that are several operators on Paddle 3.3, and one on torch.
 _COMPOSITES = (

@@ -8,13 +8,16 @@ from typing import Any
 from adbg.engine.backends.base import ModuleCall, OperatorCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, writes
+from adbg.engine.diagnosis.detectors.graphs.marks import Marks
 from adbg.engine.diagnosis.detectors.numbers.values import numbers
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
 
-_AVERAGES = frozenset({"lerp", "mul", "add", "copy", "set_value", "sub"})
+_AVERAGES = frozenset({"lerp", "mul", "add", "copy", "set_value", "sub", "subtract", "scale", "multiply"})
+_SHARES = frozenset({"data", "detach"})
 _MEAN, _VARIANCE = ("running_mean", "_mean"), ("running_var", "_variance")
 _MOST = 4096  # weights that are remembered
+_MODELS = 16
 _ITERATIONS = 5
 
 
@@ -35,22 +38,32 @@ class StatisticsLeftBehind(Detector):
     def __init__(self, facts: Any) -> None:
         super().__init__(facts)
         self._written: dict[int, tuple[weakref.ref[Any], SourceLine | None, int]] = {}
+        self._shared: Marks[Any] = Marks()  # ``.data`` of a weight, which is another tensor of the same memory
+        self._trained: dict[int, weakref.ref[Any]] = {}
         self._told = False
 
     def applied(self) -> bool:
         return bool(self._written)
 
     def operator(self, call: OperatorCall) -> None:
-        if call.grad_mode or call.error is not None or plain(call.name) not in _AVERAGES or self.facts.stepping:
+        name = plain(call.name)
+        if call.error is not None or name not in _AVERAGES | _SHARES or self.facts.stepping:
             return
-        for value in writes(call):
-            if "Parameter" in type(value).__name__ or "ParamBase" in type(value).__name__:
+        if name in _SHARES and call.results and call.operands and _is_weight(call.operands[0]):
+            self._shared.put(call.results[0], weakref.ref(call.operands[0]), name, None)
+            return
+        for each in writes(call):
+            shared = self._shared.of(each)
+            value = shared.what() if shared is not None else None if call.grad_mode else each
+            if value is not None and _is_weight(value):
                 known = self._written.get(id(value))
                 times = known[2] + 1 if known is not None and known[0]() is value else 1
                 if known is not None or len(self._written) < _MOST:
                     self._written[id(value)] = (weakref.ref(value), line_of(call.lines), times)
 
     def module_begin(self, call: ModuleCall) -> None:
+        if call.outermost and call.grad_mode and len(self._trained) < _MODELS and id(call.module) not in self._trained:
+            self._trained[id(call.module)] = weakref.ref(call.module)
         if self._told or not call.outermost or call.training or self.facts.iteration < _ITERATIONS:
             return
         parts = list(_parts(call.module))
@@ -68,9 +81,14 @@ class StatisticsLeftBehind(Detector):
             if getattr(part, "training", False) or not (self._is(mean, 0.0) and self._is(variance, 1.0)):
                 return  # by the batch, or some have moved: only what never runs has not
             found.append(part)
-        if found:
+        if found and any(map(self._has_moved, (ref() for ref in self._trained.values()))):
             self._told = True
             self._tell(call, found[0], lines[0])
+
+    def _has_moved(self, module: Any) -> bool:
+        """Statistics of the model that it follows: where that trains in evaluation mode, theirs are 0 and 1, too."""
+        kept = (_kept(part, _MEAN) for part in (_parts(module) if module is not None else ()))
+        return any(each is not None and not self._is(each, 0.0) for each in kept)
 
     def _is(self, value: Any, number: float) -> bool:
         read = numbers(self.facts.backend, value)
@@ -91,6 +109,10 @@ class StatisticsLeftBehind(Detector):
                 [f"b {place(call.line)}"],
             )
         )  # fmt: skip
+
+
+def _is_weight(value: Any) -> bool:
+    return "Parameter" in type(value).__name__ or "ParamBase" in type(value).__name__
 
 
 def _parts(module: Any) -> list[Any]:
