@@ -57,6 +57,7 @@ class Polarity(Detector):
         self._masks: Marks[_Mask] = Marks()
         self._wide: Marks[_Mask] = Marks()  # what was cast, minus 1
         self._any = False
+        self._filled: Marks[None] = Marks()
         self._told: set[Any] = set()
 
     def applied(self) -> bool:
@@ -76,7 +77,8 @@ class Polarity(Detector):
             self._any = True
             mask = call.keywords.get("key_padding_mask")
             known = self._masks.of(mask) if mask is not None else None
-            if known is not None and not known.what.same and "bool" in str(mask.dtype):
+            hides = mask is not None and ("bool" in str(mask.dtype) or self._filled.of(mask) is not None)
+            if known is not None and not known.what.same and hides:
                 self._tell(call, known, "where it is True a place is hidden")
         elif name in ("eq", "ne", "equal", "not_equal"):
             self._compare(call, name)
@@ -165,10 +167,15 @@ class Polarity(Detector):
     def _fill(self, call: OperatorCall) -> None:
         mask = call.arguments[1] if len(call.arguments) > 1 else call.keywords.get("mask")
         value: Any = call.arguments[2] if len(call.arguments) > 2 else call.keywords.get("value")
-        if type(value) not in (int, float) or value > _LOW or mask is None or len(shape(call.operands[0])) < 3:
+        if type(value) not in (int, float) or value > _LOW or mask is None:
+            return
+        known = self._masks.of(mask)
+        if len(shape(call.operands[0])) < 3:  # nn.MultiheadAttention makes one of numbers of what it is given
+            if known is not None:
+                self._masks.put(call.results[0], known.what, known.name, known.line)
+                self._filled.put(call.results[0], None, call.name, None)
             return
         self._any = True
-        known = self._masks.of(mask)
         if known is not None and not known.what.same:
             self._tell(call, known, "where it is True a place is hidden")
 

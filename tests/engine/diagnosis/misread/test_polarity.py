@@ -149,8 +149,6 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 cases = {name: case(name, name, group=f"polarity-{name}") for name in FRAMEWORKS}
 each = pytest.mark.parametrize("runs", list(cases.values()), indirect=True)
-torch = pytest.mark.parametrize("runs", [cases["torch"]], indirect=True)
-paddle = pytest.mark.parametrize("runs", [cases["paddle"]], indirect=True)
 
 
 def check_shown(run: Run, name: str) -> None:
@@ -166,16 +164,8 @@ def test_masks_that_show_the_padding(runs: dict[str, Run], name: str) -> None:
     check_shown(runs[f"buggy, {name}"], name)
 
 
-@paddle
-def test_a_module_of_paddle(runs: dict[str, Run]) -> None:
-    assert "sees [4, 5]\n" in runs["a module"].plain, runs["a module"]
-    runs["a module"].check_first("mask-added")
-
-
-@torch
-@pytest.mark.xfail(reason="key_padding_mask of nn.MultiheadAttention")
-def test_a_module_of_torch(runs: dict[str, Run]) -> None:
-    # FAULT: it fills a mask of two axes itself, which is passed over, and gives on one that is no bool any more
+@each
+def test_a_module(runs: dict[str, Run]) -> None:
     assert "sees [4, 5]\n" in runs["a module"].plain, runs["a module"]
     runs["a module"].check_first("mask-added")
 
