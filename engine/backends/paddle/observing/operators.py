@@ -2,9 +2,8 @@
 methods of ``Tensor`` that come down to none (see ``timing/forward``, which times the same ones).
 
 What a function of Paddle's calls is told one by one, with the user's line: ``F.mse_loss`` is the operators that it is
-made of, and after them it is told as a whole (``composite``): losses go by their names. Compilers (``to_static``) look
-at the functions that they meet: before a compiled function is called all is taken out, and this program's operators
-are not told again.
+made of. Some are told as a whole, too (``composites``). Compilers (``to_static``) look at the functions that they meet:
+before a compiled function is called all is taken out, and this program's operators are not told again.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from adbg.engine.backends.common.observing.user_lines import UserLines
 from adbg.engine.backends.common.tracebacks import strip_own
 from adbg.engine.backends.paddle import private
 from adbg.engine.backends.paddle.native.handwritten import OPERATORS
+from adbg.engine.backends.paddle.observing.composites import composite
 from adbg.engine.backends.paddle.timing.forward import compilers, functions, like, methods
 from adbg.engine.outside import suppress
 
@@ -39,12 +39,6 @@ _NAMES = {
     "view_shape": "view",
 }
 _FACTS = frozenset({"contiguous"})
-#: Functions that are several operators on Paddle 3.3, and one on torch.
-_COMPOSITES = (
-    "mse_loss", "smooth_l1_loss", "l1_loss", "cosine_embedding_loss", "margin_ranking_loss", "hinge_embedding_loss",
-    "soft_margin_loss", "binary_cross_entropy_with_logits", "triplet_margin_loss", "poisson_nll_loss",
-    "gaussian_nll_loss", "scaled_dot_product_attention",
-)  # fmt: skip
 _INTO_PARAMETER = "_set_impl"  # what ``nn.Parameter(x)`` and ``EagerParamBase.from_tensor(x)`` come down to
 _Place = tuple[Any, str, Any, Any]  # owner, name, original, ours
 
@@ -76,7 +70,6 @@ class OperatorTap(Tap):
             self._places += [(owner, name, was, _method(self, name, was)) for owner, name, was in methods()]
             self._places += [(owner, name, was, _whole(self, name, was)) for owner, name, was in _more()]
             self._places += [(owner, name, was, _into_parameter(self, was)) for owner, name, was in _impl()]
-            self._places += [(owner, name, was, _composite(self, name, was)) for owner, name, was in _composites()]
             self._compilers = [(owner, name, was, _compiling(self, was)) for owner, name, was in compilers()]
         self._wrapped = [(owner, name, was, _function(self, name, was)) for owner, name, was in _handwritten()]
         for owner, name, original, ours in (*self._places, *self._wrapped, *self._compilers):
@@ -131,14 +124,6 @@ class OperatorTap(Tap):
 
         return self.call(watcher, name, run, args, kwargs)
 
-    def composed(self, watcher: Watcher, name: str, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """All of a function of several operators ran."""
-        operands = tensors_in(paddle.Tensor, (*args, *kwargs.values()))
-        results = tuple(tensors_in(paddle.Tensor, (result,)))
-        versions = tuple([_version(each) for each in operands])
-        told = OperatorCall(name, tuple(operands), versions, results, (), private.has_grad(), False, args, kwargs)
-        self._tell(watcher, told, whole=True)
-
     def parameter_made(self, made: Any, data: Any) -> None:
         """Of a tensor with a graph: of any other one nothing is cut."""
         watcher = self.watched()
@@ -150,18 +135,18 @@ class OperatorTap(Tap):
                 call.arguments = (data,)
                 self._tell(watcher, call)
 
-    def _tell(self, watcher: Watcher, call: OperatorCall, whole: bool = False) -> None:
+    def _tell(self, watcher: Watcher, call: OperatorCall) -> None:
         self._inside.telling = True
         try:
             with suppress(Exception):
                 frame = sys._getframe(3)
                 call.lines = self._lines(frame)
-                if whole:
-                    watcher.composite(call)
-                    return
                 for each in self.listeners:
                     each(call)
                 watcher.operator(call)
+                whole = composite(call, frame)
+                if whole is not None:
+                    watcher.composite(whole)
         finally:
             self._inside.telling = False
 
@@ -225,24 +210,6 @@ def _whole(tap: OperatorTap, name: str, original: Callable[..., Any]) -> Any:
     return like(method, original)
 
 
-def _composite(tap: OperatorTap, name: str, original: Callable[..., Any]) -> Any:
-    ident = threading.get_ident
-    told, skipped = ("mse_loss", 1) if name == "forward" else (name, 0)
-
-    def function(*args: Any, **kwargs: Any) -> Any:
-        watcher = tap.watched()
-        try:
-            result = original(*args, **kwargs)
-            if watcher is not None and tap.thread == ident():
-                tap.composed(watcher, told, result, args[skipped:], kwargs)
-            return result
-        except BaseException as error:
-            strip_own(error)
-            raise
-
-    return like(function, original)
-
-
 def _into_parameter(tap: OperatorTap, original: Callable[..., Any]) -> Any:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -288,15 +255,3 @@ def _impl() -> Iterator[tuple[Any, str, Any]]:
     value = vars(paddle.Tensor).get(_INTO_PARAMETER)
     if value is not None:
         yield paddle.Tensor, _INTO_PARAMETER, value
-
-
-def _composites() -> Iterator[tuple[Any, str, Any]]:
-    for name in _COMPOSITES:
-        value = vars(paddle.nn.functional).get(name)
-        if value is not None:
-            yield paddle.nn.functional, name, value
-    yield paddle.nn.MSELoss, "forward", paddle.nn.MSELoss.forward  # which does not call F.mse_loss
-    for owner in (paddle, paddle.Tensor):
-        value = vars(owner).get("masked_fill")
-        if value is not None:
-            yield owner, "masked_fill", value

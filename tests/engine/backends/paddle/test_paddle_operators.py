@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import pickle
 import threading
 
 import pytest
@@ -73,17 +75,37 @@ def test_a_function_of_several_operators_is_told_after_them(tap):
     _, told = tap
     x, y = paddle.ones([2, 3]), paddle.zeros([2, 3])
     paddle.nn.MSELoss()(x, y)
-    loss = paddle.nn.functional.mse_loss(x, y)
+    loss = paddle.nn.functional.mse_loss(x, y, "sum")
     first, whole = told.wholes
-    assert first.name == "mse_loss" and first.arguments == (x, y)
+    assert first.name == "mse_loss" and first.arguments == (x, y) and first.keywords == {"reduction": "mean"}
     assert whole.name == "mse_loss" and told.calls[-1] is whole and len(told.calls) > 1
     assert [id(each) for each in whole.operands] == [id(x), id(y)] and whole.results[0] is loss
+    assert whole.keywords == {"reduction": "sum"}
     assert whole.lines[0].line == test_a_function_of_several_operators_is_told_after_them.__code__.co_firstlineno + 4
     x.masked_fill(x > 0.5, -1e9)
     assert told.wholes[-1].name == "masked_fill" and told.wholes[-1].arguments[2] == -1e9
-    with pytest.raises(ValueError) as raised:
-        paddle.nn.functional.mse_loss(x, y, reduction="none such")
-    assert len(told.wholes) == 3 and not any("observing" in str(entry.path) for entry in raised.traceback)
+    paddle.masked_fill(x, x > 0.5, -2.0)
+    assert told.wholes[-1].arguments[2] == -2.0
+    q = paddle.ones([1, 4, 2, 8])
+    paddle.nn.functional.scaled_dot_product_attention(q, q, q, paddle.ones([1, 1, 4, 4]).astype("bool"))
+    assert told.wholes[-1].name == "scaled_dot_product_attention" and told.wholes[-1].arguments[3].shape == [1, 1, 4, 4]
+    assert len(told.wholes) == 5
+
+
+def test_a_mean_of_the_users_own_is_no_loss(tap):
+    _, told = tap
+
+    def mse_loss(x):
+        return (x * x).mean()
+
+    mse_loss(paddle.ones([2]))
+    paddle.nn.functional.softmax(paddle.ones([2, 2])).sum()
+    assert told.wholes == []
+
+
+def test_functions_are_what_they_were_while_they_are_told(tap):
+    assert pickle.loads(pickle.dumps(paddle.nn.functional.mse_loss)) is paddle.nn.functional.mse_loss
+    assert list(inspect.signature(paddle.nn.functional.mse_loss).parameters) == ["input", "label", "reduction", "name"]
 
 
 def test_what_forward_stacks_stand_in_for(tap):
