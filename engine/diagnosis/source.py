@@ -103,15 +103,17 @@ def line_naming(file: str, name: str) -> SourceLine | None:
 
 def layer_line(line: SourceLine, kind: str) -> SourceLine | None:
     """Where the layer of that class is made which ``line`` calls (``nn.Softmax(dim=-1)`` in a Sequential): the only one
-    of the class that the line is in, else of the file."""
+    of the file, in the class that the line is in, or outside of all classes."""
     made = [each for each in nodes_of(line.file) if isinstance(each, ast.Call) and called_name(each) == kind]
     around = [each for each in nodes_of(line.file) if isinstance(each, ast.ClassDef)
               and each.lineno <= line.line <= (each.end_lineno or 0)]  # fmt: skip
-    mine = [each for each in made if around and each in set(ast.walk(around[-1]))]
-    found = mine if len(mine) == 1 else made
-    if len(found) != 1:
+    classes = [each for each in nodes_of(line.file) if isinstance(each, ast.ClassDef)]
+    if len(made) != 1:
         return None
-    at = found[0].lineno
+    at = made[0].lineno
+    inner = [each for each in classes if each.lineno <= at <= (each.end_lineno or 0)]
+    if inner[-1:] != around[-1:]:
+        return None
     return SourceLine(line.file, at, getattr(scope_at(line.file, at), "name", "<module>"))
 
 

@@ -57,6 +57,7 @@ class AdvantageNotDetached(Detector):
         super().__init__(facts)
         self._softmax: Marks[None] = Marks()
         self._logs: Marks[None] = Marks()
+        self._own: Marks[None] = Marks()
         self._differences: Marks[_Difference] = Marks()
         self._products: list[_Product] = []
         self._regressed: list[tuple[Any, SourceLine | None]] = []
@@ -69,14 +70,15 @@ class AdvantageNotDetached(Detector):
         self._follow(call, name, source, result)
         if name in _REGRESSIONS:
             self._regression(call)
-        elif name in _SQUARES and (known := self._differences.of(source)) is not None:
+        elif name in _SQUARES and _is_square(call, name) and (known := self._differences.of(source)) is not None:
             self._regresses(known.what.value, line_of(call.lines))
         elif name in _PRODUCTS and len(call.operands) == 2:
             self._product(call)
         elif name in _DIFFERENCES and len(call.operands) == 2:
             one, other = call.operands
             value = one if one.requires_grad else other
-            if one.requires_grad != other.requires_grad and shape(one) == shape(other) and self._logs.of(value) is None:
+            own = self._logs.of(value) is not None or self._own.of(value) is not None
+            if one.requires_grad != other.requires_grad and shape(one) == shape(other) and not own:
                 known = self._differences.of(value)
                 what = known.what if known is not None else _Difference(weakref.ref(value), line_of(call.lines))
                 self._differences.put(result, what, name, None)
@@ -87,6 +89,9 @@ class AdvantageNotDetached(Detector):
     def composite(self, call: OperatorCall) -> None:
         if not self._told and call.results and call.grad_mode and plain(call.name) in _REGRESSIONS:
             self._regression(call)
+
+    def _is_own(self, value: Any) -> bool:
+        return any(marks.of(value) is not None for marks in (self._own, self._logs, self._softmax))
 
     def _regression(self, call: OperatorCall) -> None:
         if len(call.operands) > 1:
@@ -100,6 +105,8 @@ class AdvantageNotDetached(Detector):
             self._compare()
 
     def _follow(self, call: OperatorCall, name: str, source: Any, result: Any) -> None:
+        if name == "softmax" or (name in ("exp", *_SHAPES, *_PICKS) and self._is_own(source)):
+            self._own.put(result, None, name, None)  # a probability of the policy itself, as in a focal loss
         if name in _LOGARITHMS and source.requires_grad:
             self._softmax.put(result, None, name, None)
         elif name in _DIFFERENCES and any(self._softmax.of(each) is not None for each in call.operands):
@@ -147,6 +154,10 @@ class AdvantageNotDetached(Detector):
                 [f"b {place(product.line)}", "info node"],
             )
         )  # fmt: skip
+
+
+def _is_square(call: OperatorCall, name: str) -> bool:
+    return name == "square" or (len(call.arguments) > 1 and call.arguments[1] in (2, 2.0))
 
 
 def _calls_backward_once(file: str) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from adbg.engine.backends.base import OperatorCall
@@ -36,6 +37,7 @@ class _Mask:
     same: bool
     kinds: int
     shown: str
+    ends: bytes = b""  # of each place 1 where it is at the end of its row, or 0
 
 
 @detector("mask-added")
@@ -46,7 +48,8 @@ class Polarity(Detector):
 
     Evidence: the comparison that made the mask, and how many other tokens there are that are not seen.
     Mistaken for: masks that other conditions went into, batches without that token, and a token that does not stand at
-    one end of the rows, at a length of its own in each, as padding does (legal moves, kinds of edges): not told.
+    one end of the rows, at a length of its own in each, as padding does (legal moves, kinds of edges), rows whose
+    padding stands before the words: not told. Where a length made it, and no tokens are known, a note.
     Cost: in sampled iterations a look at comparisons of integers with a number, and at what is done with them.
     """
 
@@ -58,6 +61,7 @@ class Polarity(Detector):
         self._wide: Marks[_Mask] = Marks()  # what was cast, minus 1
         self._any = False
         self._filled: Marks[None] = Marks()
+        self._tokens: weakref.ref[Any] | None = None  # embedded last
         self._told: set[Any] = set()
 
     def applied(self) -> bool:
@@ -80,6 +84,8 @@ class Polarity(Detector):
             hides = mask is not None and ("bool" in str(mask.dtype) or self._filled.of(mask) is not None)
             if known is not None and not known.what.same and hides:
                 self._tell(call, known, "where it is True a place is hidden")
+        elif name == "embedding":
+            self._tokens = weakref.ref(next((each for each in call.operands if "int" in str(each.dtype)), source))
         elif name in ("eq", "ne", "equal", "not_equal"):
             self._compare(call, name)
         elif name in _ORDERS:
@@ -144,11 +150,23 @@ class Polarity(Detector):
         if max(ends) != 1 or len(first) != 1 or len(set(counts)) < 2 or steps in ({1}, {-1}):
             return  # rows that are one longer each: a triangle, which hides what comes later
         text = self.facts.text_of(line) if line is not None else call.name
-        self._masks.put(result, _Mask(None, not first.pop(), 0, text), call.name, line)
+        begin = first.pop()
+        behind = bytes(bool(each) != begin for each in read.flat)
+        self._masks.put(result, _Mask(None, not begin, 0, text, behind), call.name, line)
+
+    def _padding_is_last(self, what: _Mask) -> bool | None:
+        """Whether the places at the end of the rows hold one token, and those before it others; None where no tokens of
+        that shape were embedded: padding may stand before the words."""
+        tokens = self._tokens() if self._tokens is not None else None
+        read = few_numbers(self.facts.backend, tokens, _MOST) if tokens is not None else None
+        if read is None or len(read.flat) != len(what.ends):
+            return None
+        last = {token for token, end in zip(read.flat, what.ends) if end}
+        return len(last) == 1 and len({token for token, end in zip(read.flat, what.ends) if not end}) > 1
 
     def _flip(self, result: Any, known: Marked[_Mask]) -> None:
         what = known.what
-        self._masks.put(result, _Mask(what.token, not what.same, what.kinds, what.shown), known.name, known.line)
+        self._masks.put(result, replace(what, same=not what.same), known.name, known.line)
 
     def _added(self, call: OperatorCall, known: Marked[_Mask]) -> None:
         """Paddle's way: (mask - 1) * 1e9 is added to the scores."""
@@ -183,6 +201,9 @@ class Polarity(Detector):
         facts, line, what = self.facts, line_of(call.lines), known.what
         if known.line in self._told:
             return
+        last = self._padding_is_last(what) if what.ends else True
+        if last is False:
+            return
         self._told.add(known.line)
         seen, unseen = "what lies behind the end of each sequence", "none of what is in it"
         if what.token is not None:
@@ -190,13 +211,14 @@ class Polarity(Detector):
             seen, unseen = f"the places of token {token} alone", f"none of the {what.kinds} other tokens"
         facts.tell(
             Finding(
-                0, "mask-added", "error", 0.9,
+                0, "mask-added", "error", 0.9 if last else 0.45,
                 f"the attention at {place(line)} sees {seen}, and {unseen}: {how}, and the mask was made at "
                 f"{place(known.line)}",
                 None, None, facts.iteration + 1, line, facts.cause(known.line),
                 [
                     f"the mask is `{what.shown}` ({place(known.line)})",
                     "turn it (~mask): which of True and False hides is another in each of these functions",
+                    *([] if last else ["whether padding stands at the end of the rows decides it"]),
                 ],
                 [f"b {place(line)}", "info node"],
             )

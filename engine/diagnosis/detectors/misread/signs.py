@@ -7,12 +7,15 @@ from typing import Any
 from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain
+from adbg.engine.diagnosis.detectors.graphs.marks import Marks
 from adbg.engine.diagnosis.detectors.numbers.values import numbers
 from adbg.engine.protocol.messages import Finding
 
 _LOSSES = {"cosine_embedding_loss": 2, "margin_ranking_loss": 2, "hinge_embedding_loss": 1, "soft_margin_loss": 1}
 _NAMES = ("target", "label", "labels", "other")
 _MOST = 1 << 16
+_SIGNS = frozenset({"sign", "sgn"})  # what they make 0 of is a tie, which is to be pushed nowhere
+_KEEPS = frozenset({"to", "cast", "float", "view", "reshape", "squeeze", "unsqueeze", "getitem", "astype"})
 
 
 @detector("loss-input")
@@ -22,7 +25,8 @@ class LabelsWithoutSign(Detector):
     apart.
 
     Evidence: which labels there are, and how many of each.
-    Mistaken for: labels that are all 1 (not told: every pair is alike).
+    Mistaken for: labels that are all 1 (every pair is alike), and those that ``sign`` made, of which 0 is a tie: not
+    told.
     Cost: in sampled iterations a look at the labels of these losses.
     """
 
@@ -31,6 +35,7 @@ class LabelsWithoutSign(Detector):
     def __init__(self, facts: Any) -> None:
         super().__init__(facts)
         self._any = False
+        self._signs: Marks[None] = Marks()
         self._told: set[Any] = set()
 
     def applied(self) -> bool:
@@ -40,6 +45,11 @@ class LabelsWithoutSign(Detector):
         self.operator(call)
 
     def operator(self, call: OperatorCall) -> None:
+        name = plain(call.name)
+        if name in _SIGNS or (name in _KEEPS and call.operands and self._signs.of(call.operands[0]) is not None):
+            for each in call.results:
+                self._signs.put(each, None, name, None)
+            return
         at = _LOSSES.get(plain(call.name))
         if at is None or call.error is not None:
             return
@@ -48,6 +58,8 @@ class LabelsWithoutSign(Detector):
         named = next((call.keywords[name] for name in _NAMES if name in call.keywords), None)
         labels = call.arguments[at] if len(call.arguments) > at else named
         read = numbers(self.facts.backend, labels) if hasattr(labels, "dtype") and line not in self._told else None
+        if labels is not None and self._signs.of(labels) is not None:
+            return
         if read is None or not 2 <= len(read.flat) <= _MOST or set(read.flat) != {0, 1}:
             return
         self._told.add(line)

@@ -14,7 +14,7 @@ from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
 
 _TURNS = frozenset({"t", "transpose", "permute", "swapaxes"})
-_PUTS = frozenset({"set_value", "copy_", "assign", "load_state_dict", "set_state_dict"})
+_PUTS = frozenset({"set_value", "copy_", "assign"})
 
 
 @detector("not-loaded")
@@ -102,8 +102,9 @@ class LoadedAsTheyLie(Detector):
         square = []
         for each in event.tensors if self._found else ():
             sizes = self.facts.shape(each)
-            if len(sizes) == 2 and sizes[0] == sizes[1] > 1 and self.facts.is_named(each):
-                square.append(f"{self.facts.title_of(each)} {list(sizes)}")
+            title = self.facts.title_of(each)
+            if len(sizes) == 2 and sizes[0] == sizes[1] > 1 and title.endswith(".weight"):
+                square.append(f"{title} {list(sizes)}")
         if len(self._found) != 1 or not square:
             return
         line = self._found[0]
@@ -122,19 +123,37 @@ class LoadedAsTheyLie(Detector):
 
 
 def _turned_by_shape(file: str) -> Iterator[SourceLine]:
-    """Each condition on two shapes that does nothing but transpose, in a function that writes weights."""
-    for node in nodes_of(file) if is_programs(file) else ():
-        if isinstance(node, ast.If):
-            done = node.body[0] if len(node.body) == 1 and not node.orelse else None
-            value = done.value if isinstance(done, ast.Assign) else None
+    """Each condition on two shapes that does nothing but transpose what is then written as a weight."""
+    nodes = nodes_of(file) if is_programs(file) else ()
+    elifs = {each.orelse[0] for each in nodes if isinstance(each, ast.If) and len(each.orelse) == 1}
+    for node in nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.IfExp):
+            done, test = node, node.value.test
+            value: ast.expr = node.value.body
+        elif isinstance(node, ast.If) and node not in elifs and len(node.body) == 1 and not node.orelse:
+            inner = node.body[0]
+            if not isinstance(inner, ast.Assign):
+                continue
+            done, test, value = inner, node.test, inner.value
         else:
-            value = node.body if isinstance(node, ast.IfExp) else None
-        if not isinstance(node, (ast.If, ast.IfExp)) or value is None or not _is_turned(value):
             continue
-        scope = scope_at(file, node.lineno)
-        writes = {called_name(each) for each in inside(scope)} & _PUTS if scope is not None else set()
-        if writes and _asks_shapes(node.test):
+        scope, name = scope_at(file, node.lineno), ast.unparse(done.targets[0])
+        if scope is not None and _is_turned(value) and _asks_shapes(test) and _is_written(scope, name, node.lineno):
             yield SourceLine(file, node.lineno, getattr(scope, "name", "<module>"))
+
+
+def _is_written(scope: ast.AST, name: str, after: int) -> bool:
+    """``target.set_value(name)``, ``target.copy_(name)``, ``state[key] = name``."""
+    for node in inside(scope):
+        if getattr(node, "lineno", 0) <= after:
+            continue
+        put = node.args[0] if isinstance(node, ast.Call) and called_name(node) in _PUTS and node.args else None
+        if put is not None and name in {ast.unparse(each) for each in ast.walk(put) if isinstance(each, ast.expr)}:
+            return True
+        kept = isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript)
+        if kept and any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(node.value)):  # type: ignore[attr-defined]
+            return True
+    return False
 
 
 def _asks_shapes(test: ast.expr) -> bool:

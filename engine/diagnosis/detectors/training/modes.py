@@ -241,7 +241,7 @@ class WrongMode(LoopDetector):
         else:
             once = known.in_training > 0 and len(known.evals) == 1
             before = once_before(known.line, "train") if known.line is not None and known.in_training else None
-            if before is not None:
+            if before is not None and known.mode_line is not None:
                 line, why = before, f"train() is called once, before the loop, and eval() at {place(line)} after that"
         if once:
             evidence.append("eval() was called once: right if it is to be trained without that from there on")

@@ -50,7 +50,8 @@ def uncalled(file: str, name: str, of: Collection[str] = ()) -> SourceLine | Non
 
 def once_before(line: SourceLine, name: str) -> SourceLine | None:
     """The call of ``name`` (``model.train()``) in the function of ``line`` that is before the outermost loop around it,
-    where no other of that name is called in the loop, nor in what the loop calls: it is made once."""
+    where no other of that name is called in the loop, nor in what the loop calls: it is made once, of what the line
+    calls."""
     scope = scope_at(line.file, line.line)
     if scope is None:
         return None
@@ -66,6 +67,10 @@ def once_before(line: SourceLine, name: str) -> SourceLine | None:
     within = [loop, *functions]
     if len(before) != 1 or any(called_name(each) == name for part in within for each in ast.walk(part)):
         return None
+    of = before[0].func
+    text = re.escape(ast.unparse(of.value)) if isinstance(of, ast.Attribute) else ""
+    if not text or not re.search(rf"(?<![\w.]){text}\s*[.(]", linecache.getline(line.file, line.line)):
+        return None  # another model's
     return SourceLine(line.file, before[0].lineno, line.function)
 
 
