@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from adbg.engine.backends.base import OperatorCall
@@ -15,21 +15,33 @@ from adbg.engine.diagnosis.detectors.numbers.values import few_numbers
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
 
-_SUMS = frozenset({"add", "sub", "subtract", "neg", "square", "pow", "mul", "multiply", "scale", "assign"})
+_CARRIES = frozenset({"add", "sub", "subtract", "rsub", "neg", "mul", "multiply", "scale", "assign", "div", "divide",
+                      "truediv"})  # fmt: skip
 _TIMES = frozenset({"mul", "multiply", "scale", "div", "divide", "truediv"})
 _PLAIN = frozenset({0.5, 1.0, 2.0})  # factors of the formula itself
 _FEATURES = 16  # that a mean is over, for each sample
 _COLLAPSED = 0.1  # nats: what is learnt says nothing of the sample
 _SETTLED = 16  # iterations
+_KEPT = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _Divergence:
-    """Of a normal distribution, on its way: ``summed`` over the axes of a sample, ``mean`` over the samples."""
+class _Terms:
+    """What a sum has of ``1 + v - m ** 2 - exp(v)``: ids of v as it is and under exp, whether there is a square; and
+    what was done with it since: ``summed`` over the axes of a sample, a ``mean`` over the samples, a weight."""
 
     rows: int
+    plain: frozenset[int] = frozenset()
+    exponents: frozenset[int] = frozenset()
+    square: bool = False
     summed: bool = False
     mean: bool = False
+    weighted: bool = False
+
+    @property
+    def is_divergence(self) -> bool:
+        """Of a normal distribution from the standard one."""
+        return self.square and not self.plain.isdisjoint(self.exponents)
 
 
 @dataclass(slots=True)
@@ -40,17 +52,19 @@ class _Both:
     reconstruction: SourceLine | None
     divergence: SourceLine | None
     features: int
-    values: list[tuple[int, float]]
+    values: list[tuple[int, float]] = field(default_factory=list)  # the last ones
+    odd: bool = False  # it had a weight, or was below 0: no such divergence
 
 
 @detector("loss-input")
 class MeanBesideSum(Detector):
-    """An autoencoder whose reconstruction is a mean over samples and features, and whose divergence (of exp(logvar)) is
-    summed over the axes of a sample, added with no weight: the divergence counts as many times more as there are
-    features, and the code comes to say nothing.
+    """An autoencoder whose reconstruction is a mean over samples and features, and whose Kullback-Leibler divergence
+    (``1 + logvar - mu ** 2 - exp(logvar)``) is summed over the axes of the code, added with no weight: the divergence
+    counts as many times more as there are features, and the code comes to say nothing.
 
     Evidence: over how many features the mean is; the divergence in the iterations that were looked at, which goes to 0.
-    Mistaken for: a divergence with a weight of its own (not told), and one that stays above 0.1 (a note).
+    Mistaken for: a divergence that has a weight at any time, other formulas (Poisson, policies, kernels), and one that
+    is not below 0.1 in the last two looks: not told.
     Cost: in sampled iterations a look at each operator's name.
     """
 
@@ -58,12 +72,15 @@ class MeanBesideSum(Detector):
 
     def __init__(self, facts: Any) -> None:
         super().__init__(facts)
-        self._parts: Marks[_Divergence] = Marks()
+        self._terms: Marks[_Terms] = Marks()
         self._means: Marks[int] = Marks()
         self._both: dict[SourceLine | None, _Both] = {}
 
     def applied(self) -> bool:
         return bool(self._both)
+
+    def iteration_end(self) -> None:
+        self._terms, self._means = Marks(), Marks()  # the ids are of tensors of one iteration
 
     def composite(self, call: OperatorCall) -> None:
         if plain(call.name) in PAIRED:
@@ -72,15 +89,20 @@ class MeanBesideSum(Detector):
     def operator(self, call: OperatorCall) -> None:
         if call.error is not None or call.in_backward or not call.results or not call.operands or not call.grad_mode:
             return
-        name, source = plain(call.name), call.operands[0]
-        if name == "exp" and source.requires_grad and len(shape(source)) == 2:
-            self._parts.put(call.results[0], _Divergence(shape(source)[0]), name, line_of(call.lines))
-        elif name in PAIRED:
+        name, source, result = plain(call.name), call.operands[0], call.results[0]
+        if name in PAIRED:
             self._mean_of(call)
-        elif len(call.operands) == 2 and name == "add" and self._meet(call):
+        elif not result.requires_grad or (name == "add" and len(call.operands) == 2 and self._meet(call)):
             return
-        else:
-            self._follow(call, name)
+        elif name == "exp" and len(shape(source)) == 2:
+            terms = _Terms(shape(source)[0], exponents=frozenset({id(source)}))
+            self._terms.put(result, terms, name, line_of(call.lines))
+        elif _is_square(call, name) and len(shape(source)) == 2:
+            self._terms.put(result, _Terms(shape(source)[0], square=True), name, line_of(call.lines))
+        elif name in ("sum", "mean"):
+            self._reduce(call, name)
+        elif name in _CARRIES:
+            self._carry(call, name)
 
     def _mean_of(self, call: OperatorCall) -> None:
         given = [*call.arguments, *call.keywords.values()]
@@ -91,63 +113,80 @@ class MeanBesideSum(Detector):
         if not any(isinstance(each, str) and each != "mean" for each in given):
             self._means.put(call.results[0], features, call.name, line_of(call.lines))
 
-    def _follow(self, call: OperatorCall, name: str) -> None:
-        known = next((each for one in call.operands if (each := self._parts.of(one)) is not None), None)
-        if known is None or not call.results[0].requires_grad:
-            return
-        result, what = call.results[0], known.what
-        if name in _TIMES and len(call.operands) == 1:
+    def _carry(self, call: OperatorCall, name: str) -> None:
+        """Sums and products with numbers."""
+        known = [self._terms.of(each) for each in call.operands]
+        whats = [each.what for each in known if each is not None]
+        if not whats:
+            if name in _TIMES or len(shape(call.results[0])) != 2:
+                return
+            whats = [_Terms(shape(call.results[0])[0])]
+        what = whats[0]
+        for other in whats[1:]:
+            what = replace(what, plain=what.plain | other.plain, exponents=what.exponents | other.exponents,
+                           square=what.square or other.square, weighted=what.weighted or other.weighted)  # fmt: skip
+        beside = [each for each, mark in zip(call.operands, known) if mark is None]
+        if name in _TIMES:
             numbers = [abs(float(each)) for each in call.arguments[1:] if type(each) in (int, float)]
-            if name in ("div", "divide", "truediv") and numbers == [what.rows] and what.summed:
+            by = numbers[0] if numbers else 1.0
+            if "div" in name and by == what.rows and what.summed and not what.mean:
                 what = replace(what, mean=True)
-            elif any(each not in _PLAIN for each in numbers if each):
-                return
-        elif name == "sum":
-            what = replace(what, summed=True)
-        elif name == "mean":
-            if not what.summed:
-                return
-            what = replace(what, mean=True)
-        elif name not in _SUMS:
+            elif beside or by not in _PLAIN:
+                what = replace(what, weighted=True)
+        else:
+            linear = frozenset(id(each) for each in beside if each.requires_grad)
+            what = replace(what, plain=what.plain | linear)
+        self._terms.put(call.results[0], what, call.name, line_of(call.lines))
+
+    def _reduce(self, call: OperatorCall, name: str) -> None:
+        known = self._terms.of(call.operands[0])
+        if known is None or not known.what.is_divergence or (name == "mean" and not known.what.summed):
             return
-        self._parts.put(result, what, known.name, line_of(call.lines))
+        what = replace(known.what, summed=True, mean=known.what.mean or name == "mean")
+        self._terms.put(call.results[0], what, name, line_of(call.lines))
 
     def _meet(self, call: OperatorCall) -> bool:
         for one, other in (call.operands, call.operands[::-1]):
-            mean, divergence = self._means.of(one), self._parts.of(other)
-            if mean is None or divergence is None or not (divergence.what.summed and divergence.what.mean):
+            mean, terms = self._means.of(one), self._terms.of(other)
+            if mean is None or terms is None or not (terms.what.is_divergence and terms.what.mean):
                 continue
+            line = line_of(call.lines)
+            both = self._both.setdefault(line, _Both(line, mean.line, terms.line, mean.what))
             read = few_numbers(self.facts.backend, other, 1)
-            if read is not None and read.flat:
-                line = line_of(call.lines)
-                both = self._both.setdefault(line, _Both(line, mean.line, divergence.line, mean.what, []))
-                both.values.append((self.facts.iteration + 1, read.flat[0]))
+            if read is None or terms.what.weighted or read.flat[0] < -1e-3:
+                both.odd = True
+            else:
+                both.values = [*both.values[1 - _KEPT :], (self.facts.iteration + 1, read.flat[0])]
             return True
         return False
 
     def end(self) -> None:
         for both in self._both.values():
-            self._tell(both)
+            last = [value for at, value in both.values[-2:] if at >= _SETTLED]
+            if not both.odd and len(last) == 2 and max(last) < _COLLAPSED:
+                self._tell(both)
 
     def _tell(self, both: _Both) -> None:
-        facts, (last, value) = self.facts, both.values[-1]
-        collapsed = last >= _SETTLED and abs(value) < _COLLAPSED
-        shown = ", ".join(f"{number:.3g} in iteration {at}" for at, number in both.values[-4:])
+        facts, value = self.facts, both.values[-1][1]
+        shown = ", ".join(f"{number:.3g} in iteration {at}" for at, number in both.values)
         evidence = [
             f"the reconstruction ({place(both.reconstruction)}) is a mean over {both.features:,} features of each "
             f"sample, the divergence ({place(both.divergence)}) a sum over the axes of the code",
             f"the divergence is {shown}",
         ]
-        if not collapsed:
-            evidence.append("whether a divergence that weighs so much is meant decides it")
         facts.tell(
             Finding(
-                0, "loss-input", "warning", 0.85 if collapsed else 0.4,
-                f"{place(both.line)} adds a mean over {both.features:,} features to a sum: the divergence counts "
-                f"{both.features:,} times what it does in the bound"
-                + (f", and went to {value:.2g}" if collapsed else "")
-                + "; sum the reconstruction over the features of a sample, too",
+                0, "loss-input", "warning", 0.85,
+                f"{place(both.line)} adds a mean over {both.features:,} features to a divergence that is summed over "
+                f"the code: it counts {both.features:,} times what it is to, and went to {value:.2g}; sum the "
+                "reconstruction over the features of a sample, too",
                 None, None, None, both.line, facts.cause(both.reconstruction), evidence,
                 [f"b {place(both.reconstruction)}", "info node"],
             )
         )  # fmt: skip
+
+
+def _is_square(call: OperatorCall, name: str) -> bool:
+    if name in ("mul", "multiply"):
+        return len(call.operands) == 2 and call.operands[0] is call.operands[1]
+    return name == "square" or (name == "pow" and len(call.arguments) > 1 and call.arguments[1] in (2, 2.0))
