@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from adbg.engine.backends.base import OptimizerEvent
+from adbg.engine.backends.base import OperatorCall, OptimizerEvent
 from adbg.engine.diagnosis.detector import Detector, Need, detector
-from adbg.engine.diagnosis.detectors.graphs.calls import place
+from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain
 from adbg.engine.diagnosis.detectors.randomness.reseeding import seeded_in_loop
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
 
 _MOST = 2000  # looks at the generator
+_OFTEN = 7  # backwards that begin with one state
+_DRAWS = frozenset({
+    "randn_like", "rand_like", "randn", "rand", "normal", "gaussian", "uniform", "bernoulli", "dropout", "randperm",
+    "randint", "multinomial", "poisson", "exponential", "randint_like", "standard_normal",
+})  # fmt: skip
 _REWINDS = 2  # one may be meant: a second phase that begins as the first one did
 
 
@@ -24,17 +29,21 @@ class RepeatedRandom(Detector):
     Evidence: the state of the framework's generator as each backward begins, which is that of an earlier backward again
     though numbers were drawn in between, twice or more; the line that seeds it inside of a loop.
     Mistaken for: several models that are trained from one seed each (another optimizer begins anew, so that nothing is
-    told where two of them take turns), a program that draws nothing, or seeds before each forward (all states are
-    alike, which is not told), generators of one's own, a data set that seeds with the number of a sample (no line in a
-    loop: a note). Of numbers that are repeated on purpose (the same noise for several losses) it is a warning.
+    told where two of them take turns), a program that draws nothing, or that seeds before each forward where no line in
+    a loop is seen that does (all states are alike: not told), generators of one's own, a data set that seeds with the
+    number of a sample (no line in a loop: a note). Of numbers that are repeated on purpose (the same noise for several
+    losses) it is a warning.
     Cost: 9 us a backward on torch, 51 on Paddle (which gives its state as text), for 2,000 of them.
     """
 
     needs = Need.STEPS
+    sampled = Need.OPERATORS
 
     def __init__(self, facts: Any) -> None:
         super().__init__(facts)
-        self._looks = 0
+        self._looks = self._same = 0
+        self._drawn: tuple[str, SourceLine | None] | None = None
+        self._location: SourceLine | None = None
         self._told = False
         self._stepped = 0  # the optimizer that stepped last
         self._begin_anew()
@@ -59,7 +68,9 @@ class RepeatedRandom(Detector):
             return
         self._looks += 1
         state = self.facts.backend.keeping.random_state()
-        if state is None or state == self._last:  # nothing was drawn
+        if state is None or state == self._last:  # nothing was drawn, or it is seeded in each forward
+            self._same += state is not None
+            self._location = running.call.location
             return
         self._last = state
         now = self.facts.iteration
@@ -72,6 +83,28 @@ class RepeatedRandom(Detector):
         self._before = before
         if len(self._rewinds) >= _REWINDS:
             self._tell(running.call.location)
+
+    def operator(self, call: OperatorCall) -> None:
+        if plain(call.name) in _DRAWS and not call.in_backward and self._drawn is None and self.facts.iteration:
+            self._drawn = call.name, line_of(call.lines)
+
+    def end(self) -> None:
+        """The state was the same at each backward, though numbers are drawn: the same ones, each time."""
+        found = seeded_in_loop(self._location.file) if self._location is not None else None
+        if self._told or self._same < _OFTEN or len(self._seen) > 1 or self._drawn is None or found is None:
+            return
+        facts, (name, line) = self.facts, self._drawn
+        facts.tell(
+            Finding(
+                0, "repeated-random", "warning", 0.8,
+                f"each iteration draws the same numbers: `{found[1]}` at {place(found[0])} seeds the global generator "
+                f"before {name} at {place(line)}; seed it once, or give that a generator of its own",
+                iteration=facts.iteration, cause=facts.cause(found[0]),
+                evidence=[f"the generator's state is the same as {self._same + 1} backwards begin",
+                          f"{name} at {place(line)} draws numbers in each of them"],
+                next=[f"b {place(line)}"],
+            )
+        )  # fmt: skip
 
     def _tell(self, location: SourceLine | None) -> None:
         self._told = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from adbg.engine.diagnosis.source import called_name, inside, nodes_of, scope_at
+from adbg.engine.diagnosis.source import called_name, inside, nodes_of, parameters_of, scope_at
 from adbg.engine.types import SourceLine
 
 _SEEDS = frozenset({
@@ -56,20 +56,32 @@ def _is_undone(file: str, line: int) -> bool:
     )  # fmt: skip
 
 
-def _repeated(file: str, call: ast.Call, depth: int) -> ast.Call | None:
+def _repeated(file: str, call: ast.Call, depth: int, of: set[str] | None = None) -> ast.Call | None:
+    """``of``: the names that the seed is made of; None: those of the call itself."""
     scope = scope_at(file, call.lineno)
+    names = set().union(*map(_named, (*call.args, *call.keywords))) if of is None else of
     loops = _loops(scope, call.lineno)
     if loops:
-        return None if _turns(loops) & _named(call) else call  # with another seed in each round
+        return None if _turns(loops) & names else call  # with another seed in each round
     if not isinstance(scope, _FUNCTIONS) or depth >= _DEEP:
         return None
     only = depth == 0 and all(_is_seeding(each) for each in scope.body)
     for node in nodes_of(file):
         if isinstance(node, ast.Call) and node is not call and called_name(node) == scope.name:
-            found = _repeated(file, node, depth + 1)
+            found = _repeated(file, node, depth + 1, _given(node, scope, names))
             if found is not None:
                 return found if only else call
     return None
+
+
+def _given(call: ast.Call, function: ast.AST, names: set[str]) -> set[str]:
+    """What a call gives for the parameters ``names`` of the function; of ``self`` all that the call names."""
+    if names & {"self", "cls"}:
+        return _named(call)
+    parameters = [each for each in parameters_of(function) if each not in ("self", "cls")]
+    given = [value for name, value in zip(parameters, call.args) if name in names]
+    given += [each.value for each in call.keywords if each.arg is None or each.arg in names]
+    return set().union(*map(_named, given)) | (names - set(parameters)) if given or names else set()
 
 
 def _loops(scope: ast.AST | None, line: int) -> list[ast.For | ast.AsyncFor | ast.While]:
