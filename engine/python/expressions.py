@@ -21,6 +21,7 @@ from adbg.engine.outside import own
 from adbg.engine.places import parsed
 from adbg.engine.python.locals import write_locals
 from adbg.engine.python.namespaces import GRADIENT_NAMES, Namespace, NormHelper, node_namespace
+from adbg.engine.python.over import OverFrame
 from adbg.engine.python.thread_stdout import thread_stdout
 
 __all__ = [
@@ -109,7 +110,14 @@ def _explained(error: BaseException, source: str, namespace: Namespace) -> Comma
             return UnknownName(str(error), f"math.{error.name}, or float('{error.name}') where math is not imported")
         if namespace.over is not None:
             return UnknownName(*namespace.over.refusal(getattr(error, "name", "") or str(error)))
-        close = difflib.get_close_matches(getattr(error, "name", "") or "", namespace.own_names(), 2, 0.7)
+        name, known = getattr(error, "name", "") or "", namespace.own_names()
+        if name in known:  # by exec(), into the dict of the frame that it was given
+            return UnknownName(str(error), "what was typed gave it a value while it ran: use it in the next command")
+        line = namespace.forward()
+        made = OverFrame(line) if line is not None else None
+        if made is not None and made.had(name):
+            return UnknownName(*made.refusal(name))
+        close = difflib.get_close_matches(name, known, 2, 0.7)
         return UnknownName(str(error), f"closest: {', '.join(close)}" if close else "")
     name = type(error).__name__
     try:

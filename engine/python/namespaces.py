@@ -17,6 +17,7 @@ from typing import Any
 from adbg.engine.backends.base import Backend, Graph, SavedValue
 from adbg.engine.errors import CommandError
 from adbg.engine.python.over import OverFrame
+from adbg.engine.types import SourceLine
 
 GRADIENT_NAMES = ("grad_outputs", "grad_inputs")
 _DYNAMIC = frozenset({"eval", "exec", "vars", "dir"})  # see names that the text does not mention: they get all of them
@@ -34,6 +35,7 @@ class Namespace:
         fallbacks: used where the frame has no such name.
 
     Attributes:
+        forward: the line that made the node at hand, whose function's locals may be asked for in vain.
         over: in place of ``frame``, one that ended: names of its module are seen, and no others.
         mode: entered around the evaluation (grad mode on).
         text: how an echoed value is written.
@@ -55,6 +57,7 @@ class Namespace:
         self.mode = mode
         self.text = text
         self.over: OverFrame | None = None
+        self.forward: Callable[[], SourceLine | None] = lambda: None
 
     @property
     def frame(self) -> types.FrameType | None:
@@ -312,4 +315,7 @@ def node_namespace(
     modules = {name: helpers.pop(name) for name in list(helpers) if isinstance(helpers[name], types.ModuleType)}
     if key is not None and "norm" in helpers:
         helpers["norm"] = NormHelper(helpers["norm"], lambda: outputs()[0])
-    return Namespace(frame, names, helpers, backend.user_mode, backend.text, modules)
+    made = Namespace(frame, names, helpers, backend.user_mode, backend.text, modules)
+    if graph is not None and key is not None:
+        made.forward = lambda: graph.describe(key).forward
+    return made

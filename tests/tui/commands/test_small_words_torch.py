@@ -71,6 +71,19 @@ def test_a_breakpoint_on_errors_says_that_adbg_stops_there_anyway() -> None:
     assert "without it" not in second + third
 
 
+def test_a_local_of_the_forward_and_a_name_that_exec_makes_are_explained(tmp_path: Path) -> None:
+    script = tmp_path / "scaled.py"
+    script.write_text(
+        "import torch\ndef forward(x):\n    scores = x * 3\n    return scores.exp()\n"
+        "forward(torch.ones(2, requires_grad=True)).sum().backward()\n"
+    )
+    lines = ("b Exp*", "c", "p scores", "! exec('late = 1', globals()); print(late)", "p late", "p nothing")
+    said = {line["command"]: line for line in adbg("run", "--batch", "--json", *commands(*lines), script).of("error")}
+    assert "locals as the forward had them are gone" in said["p scores"]["message"]
+    assert "in the next command" in str(said[lines[3]]) and "p late" not in said
+    assert "gone" not in str(said["p nothing"])
+
+
 def test_nan_as_a_name_is_answered_with_how_to_write_it() -> None:
     outcome = batch("mlp", "-b", "Tanh", *commands("c", "set x = nan", "kill"))
     (error,) = outcome.of("error")
