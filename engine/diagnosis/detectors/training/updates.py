@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _MOST = 8  # tensors of one optimizer
 _SURE = 4  # times that a step was undone before the next one, for certainty: of five steps
 _VANISHED = 1e-6  # norm of a gradient; a usual rate times that is below half a unit in the last place of f32
+_PLAIN = frozenset({"SGD", "Momentum"})  # whose steps are as large as the gradient is
+_MANY = 4  # losses that add up
 _OUTGROWN = 1e4  # times that weights have grown within a few steps
 _BEYOND = 1e12  # norm of a gradient of which no training makes use: the square of a few in f32 is infinite
 _WRONG = ("uninitialised", "nonfinite", "wrong-derivative", "function-contract")  # gradients are, then steps are
@@ -266,6 +268,7 @@ class LargeUpdate(LoopDetector):
         self._held: Finding | None = None  # not told yet: of what it follows is known with the next step
         self._grown = False  # the weights have, by so much that what is computed of them overflows
         self._id = 0
+        self._kind = ""  # of the optimizer
 
     def happens(self, event: OptimizerEvent, optimizer: Optimizer | None) -> None:
         if optimizer is None or self._told or event.what not in ("step", "stepped"):
@@ -297,7 +300,7 @@ class LargeUpdate(LoopDetector):
             if finite[-1] < 100 * min(finite) or max(jumps, default=0) < 2:
                 continue
             optimizer = self.ledger.optimizers[key]
-            self._told = True
+            self._told, self._kind = True, optimizer.kind
             self._grown = finite[-1] > _OUTGROWN * min(finite)
             rate = optimizer.rates[-1][1] if optimizer.rates else 0.0
             shown = ", ".join(f"{value:.3g}" for value in course)
@@ -322,6 +325,27 @@ class LargeUpdate(LoopDetector):
         for each in list(self.facts.findings.values()) if self._id and self._grown else ():
             if each.kind == "nonfinite" and outgrown(each) and each.cause != self.facts.findings[self._id].cause:
                 self.facts.tell(replace(each, victim_of=self._id))
+
+        if self._id:
+            self._blame_sum()
+
+    def _blame_sum(self) -> None:
+        """Of plain descent whose losses add up undivided, the steps are as many times too large."""
+        found = list(self.facts.findings.values())
+        summed = next((each for each in found if each.kind == "undivided" and each.severity == "note"), None)
+        large = self.facts.findings.get(self._id)
+        many = int(summed.message.partition(" ")[0]) if summed is not None else 0
+        if summed is None or large is None or large.victim_of is not None or many < _MANY or self._kind not in _PLAIN:
+            return
+        message = summed.message.partition(": ")[0]
+        self.facts.tell(
+            replace(
+                summed, severity="error", confidence=0.75,
+                message=f"{message}: the step is that many times larger, and training diverges; divide each by {many}",
+                evidence=[*summed.evidence, *large.evidence],
+            )
+        )  # fmt: skip
+        self.facts.tell(replace(large, victim_of=summed.id))
 
     def at_stop(self, point: PausedPoint) -> None:
         self.iteration_end()
