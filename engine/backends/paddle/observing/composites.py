@@ -7,6 +7,7 @@ last of one, the function's frame is on the stack, with what it was given.
 from __future__ import annotations
 
 import functools
+import inspect
 import types
 
 import paddle
@@ -18,6 +19,7 @@ from adbg.engine.frames import local
 _LOSSES = (
     "mse_loss", "l1_loss", "smooth_l1_loss", "cosine_embedding_loss", "margin_ranking_loss", "hinge_embedding_loss",
     "soft_margin_loss", "binary_cross_entropy_with_logits", "poisson_nll_loss", "gaussian_nll_loss",
+    "cross_entropy",
 )  # fmt: skip
 _REDUCES = {"mean": "mean", "mean_all": "mean", "sum": "sum"}
 _ATTENDS = "scaled_dot_product_attention"  # by smaller operators on a CPU, with one softmax
@@ -29,11 +31,11 @@ def _functions() -> dict[types.CodeType, str]:
     """By their code, of Paddle 3.3; what another version writes in C++ is an operator there."""
     found = {}
     for name in (*_LOSSES, _ATTENDS):
-        code = getattr(getattr(paddle.nn.functional, name, None), "__code__", None)
+        code = getattr(inspect.unwrap(getattr(paddle.nn.functional, name, len)), "__code__", None)
         if code is not None:
             found[code] = name
     for owner in (paddle, paddle.Tensor):
-        code = getattr(getattr(owner, "masked_fill", None), "__code__", None)
+        code = getattr(inspect.unwrap(getattr(owner, "masked_fill", len)), "__code__", None)
         if code is not None:
             found[code] = "masked_fill"
     found[paddle.nn.MSELoss.forward.__code__] = "mse_loss"  # which does not call F.mse_loss

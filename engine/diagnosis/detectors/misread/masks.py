@@ -71,7 +71,7 @@ class AddedMasks(Detector):
             found = self._read(mask) if (mask := call.keywords.get("attn_mask")) is not None else None
             if isinstance(found, _Mask):
                 self._tell(call, found)
-        elif name in ("masked_fill", "where") and len(shape(call.results[0])) > 2 and _hides(call):
+        elif name in ("masked_fill", "where") and len(shape(call.results[0])) > 2 and self._hides(call):
             self._scores.put(call.results[0], None, name, None)
         elif name in _SUMS and len(call.operands) > 1:
             self._sum(call)
@@ -90,6 +90,14 @@ class AddedMasks(Detector):
     def composite(self, call: OperatorCall) -> None:
         if plain(call.name) in (*_ATTENDS, "masked_fill"):
             self.operator(call)
+
+    def _hides(self, call: OperatorCall) -> bool:
+        """Whether it fills with a number that is so low; Paddle makes a tensor of it."""
+        given = [*call.arguments, *call.keywords.values()]
+        numbers = [each for each in given if type(each) in (int, float)]
+        single = [few_numbers(self.facts.backend, each, 1) for each in given if not shape(each)]
+        numbers += [each.flat[0] for each in single if each is not None and each.flat]
+        return any(each <= _LOW for each in numbers)
 
     def _sum(self, call: OperatorCall) -> None:
         known = next((each for one in call.operands if (each := self._scores.of(one)) is not None), None)
@@ -165,8 +173,3 @@ class AddedMasks(Detector):
                 [f"b {place(line)}", "info node"],
             )
         )  # fmt: skip
-
-
-def _hides(call: OperatorCall) -> bool:
-    given = [each for each in (*call.arguments, *call.keywords.values()) if type(each) in (int, float)]
-    return any(each <= _LOW for each in given)

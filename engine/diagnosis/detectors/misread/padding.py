@@ -1,15 +1,18 @@
-"""The last step of padded sequences, taken for the last step of each."""
+"""The last step of padded sequences, taken for the last step of each; losses that count what is padding."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, shape
 from adbg.engine.diagnosis.detectors.graphs.marks import Marks
-from adbg.engine.diagnosis.detectors.numbers.values import numbers
+from adbg.engine.diagnosis.detectors.numbers.values import few_numbers, numbers
+from adbg.engine.diagnosis.source import layer_line
 from adbg.engine.protocol.messages import Finding
+from adbg.engine.types import SourceLine
 
 _KEEPS = frozenset({
     "dropout", "contiguous", "to", "float", "cast", "layer_norm", "transpose", "clone", "index_select", "linear",
@@ -121,3 +124,104 @@ def _last_of(key: Any, sizes: list[int]) -> int | None:
         if part != slice(None):
             return None
     return None
+
+
+_LABELS = 1 << 15  # that are read
+_COUNTED = 0.1  # of the labels
+_LOOKS = 3
+
+
+@dataclass(slots=True)
+class _Counted:
+    """A loss over words: which token is padding, and what part of its labels that is, by look."""
+
+    name: str
+    token: int
+    embedded: SourceLine | None
+    shares: list[float] = field(default_factory=list)
+
+
+@detector("padding-taken")
+class PaddingCounted(Detector):
+    """A loss over the words of padded sentences that counts the padding: most labels are then one token that is easily
+    said, the loss falls for it, and the words are hardly learnt (``ignore_index`` is missing).
+
+    Evidence: the token that an embedding of the same vocabulary calls its padding (``padding_idx``), and how many of
+    the labels it is, in each look.
+    Mistaken for: labels of another vocabulary (as many classes as the embedding has rows, or it is not told), a loss
+    that ignores the token, weighs the classes, or is reduced by the program itself: not told.
+    Cost: in sampled iterations a look at embeddings, and the labels of such losses.
+    """
+
+    sampled = Need.OPERATORS
+
+    def __init__(self, facts: Any) -> None:
+        super().__init__(facts)
+        self._padded: dict[int, tuple[int, SourceLine | None]] = {}  # rows of a table -> its padding, where it is used
+        self._lines: dict[SourceLine | None, _Counted] = {}
+        self._right: set[SourceLine | None] = set()
+
+    def applied(self) -> bool:
+        return bool(self._lines)
+
+    def composite(self, call: OperatorCall) -> None:
+        if plain(call.name) == "cross_entropy" and call.keywords.get("reduction") == "mean":
+            self._loss(call, call.arguments[2], call.arguments[3])
+
+    def operator(self, call: OperatorCall) -> None:
+        if call.error is not None or not call.grad_mode or call.in_backward or not call.results:
+            return
+        name = plain(call.name)
+        if name == "embedding" and len(call.arguments) > 1:
+            padding: Any = call.keywords.get("padding_idx", call.arguments[2] if len(call.arguments) > 2 else None)
+            rows = shape(call.arguments[1])
+            if type(padding) is int and len(rows) == 2:
+                if 0 <= padding < rows[0]:
+                    self._padded[rows[0]] = padding, line_of(call.lines)
+                elif padding < -1:  # torch counts from the end
+                    self._padded[rows[0]] = padding % rows[0], line_of(call.lines)
+        elif name == "cross_entropy" and not shape(call.results[0]):
+            given = call.arguments
+            weight = call.keywords.get("weight", given[2] if len(given) > 2 else None)
+            ignored = call.keywords.get("ignore_index", given[4] if len(given) > 4 else -100)
+            if call.keywords.get("reduction", "mean") == "mean":
+                self._loss(call, weight, ignored)
+
+    def _loss(self, call: OperatorCall, weight: Any, ignored: Any) -> None:
+        line, operands = line_of(call.lines), call.operands
+        if line in self._right or len(operands) < 2 or "int" not in str(operands[1].dtype):
+            return
+        sizes = shape(operands[0])
+        classes = sizes[1] if len(sizes) > 1 and self.facts.backend.name == "torch" else sizes[-1] if sizes else 0
+        known = self._padded.get(classes)
+        if known is None:
+            return
+        read = few_numbers(self.facts.backend, operands[1], _LABELS)
+        if weight is not None or ignored == known[0] or read is None or not read.flat:
+            self._right.add(line)
+            return
+        found = self._lines.setdefault(line, _Counted(call.name, *known))
+        found.shares.append(sum(each == known[0] for each in read.flat) / len(read.flat))
+
+    def end(self) -> None:
+        for line, found in self._lines.items():
+            if line not in self._right and len(found.shares) >= _LOOKS and min(found.shares) >= _COUNTED:
+                self._tell(line, found)
+
+    def _tell(self, line: SourceLine | None, found: _Counted) -> None:
+        facts, made = self.facts, layer_line(line, "CrossEntropyLoss") if line is not None else None
+        shown = ", ".join(f"{share:.0%}" for share in found.shares[:4])
+        facts.tell(
+            Finding(
+                0, "padding-taken", "warning", 0.82,
+                f"{found.name} at {place(line)} counts the padding: token {found.token} is up to "
+                f"{max(found.shares):.0%} of its labels; give it ignore_index={found.token}",
+                None, None, None, line, facts.cause(made or line),
+                [
+                    f"the embedding at {place(found.embedded)} has padding_idx={found.token}, and as many rows as "
+                    "there are classes",
+                    f"of the labels it is {shown} in the first looks",
+                ],
+                [f"b {place(line)}", "info node"],
+            )
+        )  # fmt: skip

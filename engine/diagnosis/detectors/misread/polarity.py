@@ -60,7 +60,8 @@ class Polarity(Detector):
         self._masks: Marks[_Mask] = Marks()
         self._wide: Marks[_Mask] = Marks()  # what was cast, minus 1
         self._any = False
-        self._filled: Marks[None] = Marks()
+        self._filled: Marks[None] = Marks()  # made numbers: what was True is low
+        self._shown: Marks[None] = Marks()  # likewise: what was False is low
         self._tokens: weakref.ref[Any] | None = None  # embedded last
         self._told: set[Any] = set()
 
@@ -75,7 +76,8 @@ class Polarity(Detector):
             self._any = True
             mask: Any = call.keywords.get("attn_mask", call.arguments[3] if len(call.arguments) > 3 else None)
             known = self._masks.of(mask) if mask is not None else None
-            if known is not None and known.what.same and "bool" in str(mask.dtype):
+            shows = mask is not None and ("bool" in str(mask.dtype) or self._shown.of(mask) is not None)
+            if known is not None and known.what.same and shows:
                 self._tell(call, known, "where it is True a place is seen")
         elif name == "multi_head_attention_forward":
             self._any = True
@@ -91,7 +93,9 @@ class Polarity(Detector):
         elif name in _ORDERS:
             self._ends(call)
         elif (known := self._masks.of(source)) is not None:
-            if name in _KEEPS:
+            if name == "where":
+                self._choose(call, known)
+            elif name in _KEEPS:
                 self._masks.put(result, known.what, known.name, known.line)
             elif name in _FLIPS:
                 self._flip(result, known)
@@ -154,6 +158,14 @@ class Polarity(Detector):
         behind = bytes(bool(each) != begin for each in read.flat)
         self._masks.put(result, _Mask(None, not begin, 0, text, behind), call.name, line)
 
+    def _choose(self, call: OperatorCall, known: Marked[_Mask]) -> None:
+        """``where(mask, 0.0, -inf)``, which Paddle's attention makes of a bool one."""
+        read = [few_numbers(self.facts.backend, each, _MOST) for each in call.operands[1:3]]
+        numbers = [each.flat[0] for each in read if each is not None and len(set(each.flat)) == 1]
+        if len(numbers) == 2 and numbers[0] == 0 and numbers[1] <= _LOW:
+            self._masks.put(call.results[0], known.what, known.name, known.line)
+            self._shown.put(call.results[0], None, call.name, None)
+
     def _padding_is_last(self, what: _Mask) -> bool | None:
         """Whether the places at the end of the rows hold one token, and those before it others; None where no tokens of
         that shape were embedded: padding may stand before the words."""
@@ -185,7 +197,10 @@ class Polarity(Detector):
     def _fill(self, call: OperatorCall) -> None:
         mask = call.arguments[1] if len(call.arguments) > 1 else call.keywords.get("mask")
         value: Any = call.arguments[2] if len(call.arguments) > 2 else call.keywords.get("value")
-        if type(value) not in (int, float) or value > _LOW or mask is None:
+        if type(value) not in (int, float):  # Paddle makes a tensor of it
+            read = few_numbers(self.facts.backend, value, 1)
+            value = read.flat[0] if read is not None and read.flat else 0.0
+        if value > _LOW or mask is None:
             return
         known = self._masks.of(mask)
         if len(shape(call.operands[0])) < 3:  # nn.MultiheadAttention makes one of numbers of what it is given
