@@ -15,6 +15,8 @@ from adbg.engine.diagnosis.detectors.errors.datasets import item_line
 from adbg.engine.diagnosis.detectors.errors.foreign import kept_in
 from adbg.engine.diagnosis.detectors.errors.inference import is_refused, refused, told_of
 from adbg.engine.diagnosis.detectors.errors.kinds import of_types, other_kind
+from adbg.engine.diagnosis.detectors.errors.label_range import from_one
+from adbg.engine.diagnosis.detectors.errors.last_batch import alone
 from adbg.engine.diagnosis.detectors.errors.layers import made_in, path_to, self_of, weights_of
 from adbg.engine.diagnosis.detectors.errors.states import state_of
 from adbg.engine.diagnosis.detectors.errors.tables import table_of
@@ -101,6 +103,10 @@ class OperatorError(Detector):
             return
         if not all(self._is_framework(frame) for frame, _ in steps[place + 1 :]):
             return
+        single = alone(self.facts, error, steps, place, line)
+        if single is not None:
+            self.facts.tell(single)
+            return
         text = backend.error_text(error)
         operands = self._operands(steps[-1]) or (self._operands(steps[place]) if place < len(steps) - 1 else [])
         seen = self._operands(steps[place])
@@ -153,16 +159,13 @@ class OperatorError(Detector):
         facts = self.facts
         what = called(steps, place)
         cause, why, confidence = line, "", 0.85
-        found = self._cause(error, steps, place, text, operands, seen)
+        found = from_one(facts, error, steps, place, text) or self._cause(error, steps, place, text, operands, seen)
         if found is not None:
             cause, why = found
         elif _LEAF.search(text):
             written = (seen or operands)[0][0]
-            why, confidence = (
-                f"{written} is a leaf that takes gradients, and is written to while autograd records",
-                0.95,
-            )
-            why += ": do that under no_grad()"
+            why = f"{written} is a leaf that takes gradients, and is written to while autograd records"
+            why, confidence = f"{why}: do that under no_grad()", 0.95
         elif _NO_GRAPH in text:
             confidence = 0.6
         every = self._known_to_the_user(distinct([*operands, *seen]))
@@ -204,11 +207,8 @@ class OperatorError(Detector):
         line, node = made_by_node(self.facts.backend, value)
         if line is None:
             line = made_at(steps, place, name, error) if name.isidentifier() or name.startswith("self.") else None
-        return (
-            f", made at {line.file}:{line.line} ({self.facts.text_of(line)}){' by ' + node if node else ''}"
-            if line
-            else ""
-        )
+        by = f" by {node}" if node else ""
+        return f", made at {line.file}:{line.line} ({self.facts.text_of(line)}){by}" if line else ""
 
     # ---- the line to change
 
