@@ -103,17 +103,16 @@ def line_naming(file: str, name: str) -> SourceLine | None:
 
 def layer_line(line: SourceLine, kind: str) -> SourceLine | None:
     """Where the layer of that class is made which ``line`` calls (``nn.Softmax(dim=-1)`` in a Sequential): the only one
-    of the file, in the class that the line is in, or outside of all classes."""
+    in the class that the line is in, or, of a line that is in none, outside of all classes."""
     made = [each for each in nodes_of(line.file) if isinstance(each, ast.Call) and called_name(each) == kind]
     around = [each for each in nodes_of(line.file) if isinstance(each, ast.ClassDef)
               and each.lineno <= line.line <= (each.end_lineno or 0)]  # fmt: skip
     classes = [each for each in nodes_of(line.file) if isinstance(each, ast.ClassDef)]
-    if len(made) != 1:
+    inner = {each: [one for one in classes if one.lineno <= each.lineno <= (one.end_lineno or 0)][-1:] for each in made}
+    mine = [each for each in made if inner[each] == around[-1:]]
+    if len(mine) != 1:
         return None
-    at = made[0].lineno
-    inner = [each for each in classes if each.lineno <= at <= (each.end_lineno or 0)]
-    if inner[-1:] != around[-1:]:
-        return None
+    at = mine[0].lineno
     return SourceLine(line.file, at, getattr(scope_at(line.file, at), "name", "<module>"))
 
 

@@ -526,7 +526,7 @@ def test_the_question_says_that_the_script_ended_while_it_was_asked() -> None:
         app.program.code = 3
         app.app.run_line("continue")
         await app.shows("The script has ended.", "y, ctrl+q  leave")
-        assert "detach: the script continues" not in app.text
+        await app.until(lambda: "detach: the script continues" not in app.text, "the other question")
         await app.press("y")
         await app.until(lambda: app.app.return_value == 3, "the exit")
 

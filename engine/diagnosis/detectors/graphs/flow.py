@@ -133,7 +133,9 @@ class Flow:
         if name in LEAVES_GRAPH and not call.results:
             # NumPy asks a tensor so, as Paddle's ``to_tensor`` and torch's ``tensor`` do of a list: nobody writes it.
             who = "what takes tensors as numbers there" if name == "__array__" else f"{name}()"
-            self._escape(Cut(name, lines, f"{who} gives numbers that carry no gradient", values), cuts)
+            self._escape(
+                Cut(name, lines, f"{who} gives numbers that carry no gradient", values), direct if gradients else cuts
+            )
             return
         if name in _SHAPES and name not in _KEEP:
             return

@@ -1,9 +1,10 @@
-"""An advantage that trains its critic by the loss of the policy."""
+"""An advantage that trains its critic by the loss of the policy, or whose sign is turned."""
 
 from __future__ import annotations
 
+import ast
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from adbg.engine.backends.base import OperatorCall
@@ -12,6 +13,7 @@ from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, 
 from adbg.engine.diagnosis.detectors.graphs.marks import Marks
 from adbg.engine.diagnosis.source import called_name, nodes_of
 from adbg.engine.protocol.messages import Finding
+from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
 
 _DIFFERENCES = frozenset({"sub", "subtract"})
@@ -162,3 +164,178 @@ def _is_square(call: OperatorCall, name: str) -> bool:
 
 def _calls_backward_once(file: str) -> bool:
     return sum(called_name(each) in _BACKWARDS for each in nodes_of(file)) == 1
+
+
+_PASSES = frozenset({"mean", "sum", "squeeze", "unsqueeze", "reshape", "view", "to", "cast", "float", "clone",
+                     "assign", "detach", "clamp", "clip"})  # fmt: skip
+_SCALES = frozenset({"mul", "multiply", "scale", "div", "divide", "truediv"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Signed:
+    """Something that grows with ``more`` less ``less``, or falls (``sign`` -1); ``policy``: times a log-probability."""
+
+    more: Any  # weak references of what was subtracted, without its detach()
+    less: Any
+    line: SourceLine | None
+    sign: int = 1
+    policy: bool = False
+
+
+@detector("loss-input")
+class AdvantageTurned(Detector):
+    """``advantage = values.detach() - returns`` in ``-(log_prob * advantage).mean()``: what did better than the critic
+    expected is made less likely. It is ``returns - values``.
+
+    Evidence: the critic's loss, which says which of the two is the value and which the return; the signs on the way
+    from the difference to the loss that backward is called on.
+    Mistaken for: losses that are maximized (``maximize=True``), another critic than the one whose values are taken, and
+    anything else than sums, products with numbers and means on that way: not told.
+    Cost: in sampled iterations a look at differences, products and sums.
+    """
+
+    sampled = Need.OPERATORS
+
+    def __init__(self, facts: Any) -> None:
+        super().__init__(facts)
+        self._logs: Marks[None] = Marks()
+        self._softmax: Marks[None] = Marks()
+        self._bases: Marks[Any] = Marks()  # of what was detached or given another shape
+        self._signed: Marks[_Signed] = Marks()
+        self._critics: list[tuple[Any, Any, SourceLine | None]] = []  # (value, return)
+        self._looks: dict[SourceLine | None, int] = {}
+        self._told = False
+
+    def operator(self, call: OperatorCall) -> None:
+        if self._told or call.error is not None or not call.results or not call.operands or call.in_backward:
+            return
+        name, source, result = plain(call.name), call.operands[0], call.results[0]
+        self._follow_logs(call, name, source, result)
+        known = self._signed.of(source)
+        if name in _DIFFERENCES and len(call.operands) == 2:
+            self._subtract(call, result)
+        elif name in ("add", "stack", "cat", "concat") and (found := self._policy_of(call)) is not None:
+            self._signed.put(result, found, name, None)
+        elif name in _SCALES and len(call.operands) == 2:
+            self._multiply(call, name, result)
+        elif known is not None and (name == "neg" or (name in _SCALES and _number(call) != 0)):
+            turned = name == "neg" or _number(call) < 0
+            self._signed.put(result, replace(known.what, sign=-known.what.sign) if turned else known.what, name, None)
+        elif known is not None and name in _PASSES:
+            self._signed.put(result, known.what, name, None)
+        elif name in ("detach", "squeeze", "unsqueeze", "reshape", "view"):
+            self._bases.put(result, self._base(source), name, None)
+        elif name in _REGRESSIONS:
+            self.composite(call)
+        elif name in _SQUARES and _is_square(call, name) and known is not None:
+            one, other = known.what.more(), known.what.less()
+            if one is not None and other is not None and source.requires_grad:
+                self._learns(one, other, line_of(call.lines))
+
+    def composite(self, call: OperatorCall) -> None:
+        if plain(call.name) in _REGRESSIONS and len(call.operands) > 1:
+            self._learns(call.operands[0], call.operands[1], line_of(call.lines))
+
+    def _learns(self, one: Any, other: Any, line: SourceLine | None) -> None:
+        for value, wanted in ((one, other), (other, one)):
+            if value.requires_grad and not wanted.requires_grad and len(self._critics) < _MOST:
+                self._critics.append((self._base(value), self._base(wanted), line))
+
+    def _base(self, value: Any) -> Any:
+        known = self._bases.of(value)
+        return known.what if known is not None else weakref.ref(value)
+
+    def _follow_logs(self, call: OperatorCall, name: str, source: Any, result: Any) -> None:
+        if name in _LOGARITHMS and source.requires_grad:
+            self._softmax.put(result, None, name, None)
+        elif name in _DIFFERENCES | {"expand", "broadcast_tensors"}:
+            known = any(self._softmax.of(each) is not None for each in call.operands)
+            for each in call.results if known else ():
+                self._softmax.put(each, None, name, None)
+        marks = self._softmax if name in _PICKS else self._logs if name in _SHAPES - {"neg", "scale"} else None
+        if marks is not None and any(marks.of(each) is not None for each in call.operands):
+            self._logs.put(result, None, name, None)
+
+    def _subtract(self, call: OperatorCall, result: Any) -> None:
+        one, other = call.operands
+        first, second = self._signed.of(one), self._signed.of(other)
+        if first is not None and not (second is not None and second.what.policy):
+            self._signed.put(result, first.what, "sub", None)  # its mean, an entropy
+        elif second is not None:
+            self._signed.put(result, replace(second.what, sign=-second.what.sign), "sub", None)
+        elif shape(one) == shape(other) and shape(one) and not (one.is_leaf and one.requires_grad):
+            what = _Signed(self._base(one), self._base(other), line_of(call.lines))
+            self._signed.put(result, what, "sub", what.line)
+
+    def _multiply(self, call: OperatorCall, name: str, result: Any) -> None:
+        for one, other in (call.operands, call.operands[::-1]):
+            known = self._signed.of(one)
+            if known is None or (name not in _PRODUCTS and one is not call.operands[0]):
+                continue
+            if self._signed.of(other) is not None:
+                return
+            if self._logs.of(other) is not None:
+                if not known.what.policy:
+                    self._signed.put(result, replace(known.what, policy=True), name, None)
+            elif not other.requires_grad:  # a mask, a count, a deviation: not below 0
+                self._signed.put(result, known.what, name, None)
+            return
+
+    def _policy_of(self, call: OperatorCall) -> _Signed | None:
+        """What a sum has of a policy's loss."""
+        found = [each.what for one in call.operands if (each := self._signed.of(one)) is not None]
+        policies = [each for each in found if each.policy]
+        return policies[0] if policies and len({each.sign for each in policies}) == 1 else None
+
+    def backward_begin(self, running: Running) -> None:
+        for root in running.call.root_values() if not self._told and len(running.chain) == 1 else ():
+            known = self._signed.of(root)
+            if known is None or not known.what.policy:
+                continue
+            what, critics = known.what, self._critics
+            more, less = what.more(), what.less()
+            for value, wanted, line in critics:
+                one, other = value(), wanted()
+                if one is None or other is None:
+                    continue
+                good = 1 if more is other and less is one else -1 if more is one and less is other else 0
+                if good * what.sign > 0 and _is_minimized(running):
+                    self._looks[what.line] = self._looks.get(what.line, 0) + 1
+                    if self._looks[what.line] >= 2:
+                        self._tell(what, line)
+                    break
+
+    def backward_end(self, running: Running, error: BaseException | None) -> None:
+        self._critics = []
+
+    def _tell(self, what: _Signed, critic: SourceLine | None) -> None:
+        self._told = True
+        facts = self.facts
+        facts.tell(
+            Finding(
+                0, "loss-input", "warning", 0.85,
+                f"the advantage at {place(what.line)} has the wrong sign where the loss comes of it: what did better "
+                "than the critic expected is made less likely; it is the return less the value",
+                None, None, facts.iteration, what.line, facts.cause(what.line),
+                [
+                    f"the critic's loss at {place(critic)} says which is the value, and which the return",
+                    "on the way from that difference to the loss of backward the signs make it grow with the "
+                    "log-probability of what did better",
+                ],
+                [f"b {place(what.line)}", "info node"],
+            )
+        )  # fmt: skip
+
+
+def _number(call: OperatorCall) -> float:
+    """The factor or divisor; 0 where it is none."""
+    given = [*call.arguments[1:], *call.keywords.values()]
+    return next((float(each) for each in given if type(each) in (int, float)), 0.0)
+
+
+def _is_minimized(running: Running) -> bool:
+    line = running.call.location
+    return line is None or not any(
+        isinstance(each, ast.keyword) and each.arg == "maximize" and ast.unparse(each.value) == "True"
+        for each in nodes_of(line.file)
+    )  # fmt: skip

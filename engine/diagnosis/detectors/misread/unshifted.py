@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import weakref
+from dataclasses import dataclass, field
 from typing import Any
 
 from adbg.engine.backends.base import OperatorCall
@@ -14,16 +15,17 @@ from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
 
 _EMBEDS = frozenset({"embedding", "lookup_table_v2"})
-_LOSSES = frozenset({"cross_entropy", "cross_entropy_with_softmax"})
-_CUTS = frozenset({"getitem", "slice", "narrow", "index_select", "gather", "select", "index", "take"})
+_LOSSES = frozenset({"cross_entropy", "cross_entropy_with_softmax", "nll_loss"})
+_CUTS = frozenset({"clone", "getitem", "slice", "narrow", "index_select", "gather", "select", "index", "take"})
 _CARRIES = frozenset({
-    "stack", "cat", "concat", "view", "reshape", "flatten", "contiguous", "clone", "to", "cast", "long", "astype",
+    "stack", "cat", "concat", "view", "reshape", "flatten", "contiguous", "to", "cast", "long", "astype",
     "unsqueeze", "squeeze", "detach", "collate", "as_tensor", "tensor", "to_tensor", "assign",
 })  # fmt: skip
 #: What gives each place what it makes of that place, or of all of them: of one operand, the others being weights.
 _KEEPS = frozenset({
     "linear", "addmm", "layer_norm", "rms_norm", "native_layer_norm", "dropout", "relu", "gelu", "silu", "swish",
-    "tanh", "sigmoid", "leaky_relu", "elu", "softplus", "softmax", "chunk", "split", "split_with_num", "unbind", "view",
+    "tanh", "sigmoid", "leaky_relu", "elu", "softplus", "softmax", "log_softmax", "chunk", "split",
+    "split_with_num", "unbind", "view",
     "reshape", "flatten", "transpose", "permute", "swapaxes", "contiguous", "getitem", "squeeze", "unsqueeze", "to",
     "cast", "float", "scale", "div", "divide", "truediv", "lstm", "gru", "rnn_tanh", "rnn_relu", "rnn", "masked_fill",
     "scaled_dot_product_attention", "multi_head_attention_forward", "flash_attn", "unflatten", "clone", "assign",
@@ -45,6 +47,7 @@ class _Seen:
     line: SourceLine | None
     digest: int
     made: SourceLine | None
+    tokens: Any = field(compare=False)  # a weak reference
 
 
 @dataclass(slots=True)
@@ -138,7 +141,14 @@ class LabelsNotShifted(Detector):
         digest = self.facts.digest(tokens) if sizes[0] * sizes[1] <= _MOST else None
         if digest is not None:
             cut = self._cut.of(tokens)
-            what = _Seen(sizes[0], sizes[1], line_of(call.lines), digest, cut.line if cut is not None else None)
+            what = _Seen(
+                sizes[0],
+                sizes[1],
+                line_of(call.lines),
+                digest,
+                cut.line if cut is not None else None,
+                weakref.ref(tokens),
+            )
             self._places.put(result, what, call.name, what.line)
 
     def _compare(self, call: OperatorCall) -> None:
@@ -148,10 +158,10 @@ class LabelsNotShifted(Detector):
             return
         self._any = True
         seen, backend = known.what, self.facts.backend
-        loss = few_numbers(backend, call.results[-1], 1)  # Paddle gives the softmax beside it
-        if loss is None or self.facts.digest(labels) != seen.digest or backend.meta(labels).numel != (
-            seen.rows * seen.places
-        ):  # fmt: skip
+        losses = few_numbers(backend, call.results[-1], _MOST)  # Paddle gives the softmax, and the loss of each place
+        count = seen.rows * seen.places
+        equal = backend.meta(labels).numel == count and self.facts.digest(labels) == seen.digest
+        if losses is None or not losses.flat or not equal:
             self._other.add(line)
             self._found.pop(line, None)
             return
@@ -160,10 +170,11 @@ class LabelsNotShifted(Detector):
             given = few_numbers(backend, labels, _MOST)
             if given is None or len(set(given.flat)) < _KINDS:
                 return
-            cut = self._cut.of(labels)
-            made = cut.line if cut is not None else None
+            cut, tokens = self._cut.of(labels), seen.tokens()
+            alike = tokens is not None and self.facts.share_memory(tokens, labels)
+            made = cut.line if cut is not None and not alike else None
             found = self._found[line] = _Place(call.name, line, seen, made, [])
-        found.losses.append(loss.flat[0])
+        found.losses.append(sum(losses.flat) / len(losses.flat))
 
     def iteration_end(self) -> None:
         self._places = Marks()  # of one iteration
@@ -176,8 +187,7 @@ class LabelsNotShifted(Detector):
     def _tell(self, found: _Place) -> None:
         facts, seen, losses = self.facts, found.seen, found.losses
         fell = losses[-1] < _FELL * losses[0]
-        same = found.labels is not None and found.labels == seen.made and found.labels == found.line
-        made = found.labels if not same else None
+        made = found.labels
         evidence = [
             f"in {len(losses)} looks all {seen.rows * seen.places:,} labels are the tokens that {place(seen.line)} "
             f"embeds, in {seen.rows} rows of {seen.places} places",

@@ -92,7 +92,9 @@ class MeanBesideSum(Detector):
         name, source, result = plain(call.name), call.operands[0], call.results[0]
         if name in PAIRED:
             self._mean_of(call)
-        elif not result.requires_grad or (name == "add" and len(call.operands) == 2 and self._meet(call)):
+        elif not result.requires_grad or (
+            name in ("add", "sub", "subtract") and len(call.operands) == 2 and self._meet(call, name != "add")
+        ):
             return
         elif name == "exp" and len(shape(source)) == 2:
             terms = _Terms(shape(source)[0], exponents=frozenset({id(source)}))
@@ -139,24 +141,29 @@ class MeanBesideSum(Detector):
         self._terms.put(call.results[0], what, call.name, line_of(call.lines))
 
     def _reduce(self, call: OperatorCall, name: str) -> None:
-        known = self._terms.of(call.operands[0])
+        known, sizes = self._terms.of(call.operands[0]), shape(call.operands[0])
+        alone = known is not None and known.what == _Terms(known.what.rows, square=True)
+        if alone and name == "mean" and not shape(call.results[0]) and math.prod(sizes[1:]) >= _FEATURES:
+            self._means.put(call.results[0], math.prod(sizes[1:]), name, line_of(call.lines))  # of squares, by hand
+            return
         if known is None or not known.what.is_divergence or (name == "mean" and not known.what.summed):
             return
         what = replace(known.what, summed=True, mean=known.what.mean or name == "mean")
         self._terms.put(call.results[0], what, name, line_of(call.lines))
 
-    def _meet(self, call: OperatorCall) -> bool:
-        for one, other in (call.operands, call.operands[::-1]):
+    def _meet(self, call: OperatorCall, minus: bool) -> bool:
+        for one, other in (call.operands, call.operands[::-1])[: 1 if minus else 2]:
             mean, terms = self._means.of(one), self._terms.of(other)
             if mean is None or terms is None or not (terms.what.is_divergence and terms.what.mean):
                 continue
             line = line_of(call.lines)
             both = self._both.setdefault(line, _Both(line, mean.line, terms.line, mean.what))
             read = few_numbers(self.facts.backend, other, 1)
-            if read is None or terms.what.weighted or read.flat[0] < -1e-3:
+            value = 0.0 if read is None else -read.flat[0] if minus else read.flat[0]
+            if read is None or terms.what.weighted or value < -1e-3:
                 both.odd = True
             else:
-                both.values = [*both.values[1 - _KEPT :], (self.facts.iteration + 1, read.flat[0])]
+                both.values = [*both.values[1 - _KEPT :], (self.facts.iteration + 1, abs(value))]
             return True
         return False
 

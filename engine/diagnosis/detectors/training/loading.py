@@ -103,7 +103,7 @@ class LoadedAsTheyLie(Detector):
         for each in event.tensors if self._found else ():
             sizes = self.facts.shape(each)
             title = self.facts.title_of(each)
-            if len(sizes) == 2 and sizes[0] == sizes[1] > 1 and title.endswith(".weight"):
+            if len(sizes) == 2 and sizes[0] == sizes[1] > 1 and title.endswith(".weight") and "emb" not in title:
                 square.append(f"{title} {list(sizes)}")
         if len(self._found) != 1 or not square:
             return
@@ -138,6 +138,9 @@ def _turned_by_shape(file: str) -> Iterator[SourceLine]:
         else:
             continue
         scope, name = scope_at(file, node.lineno), ast.unparse(done.targets[0])
+        called = {called_name(each) for each in nodes}
+        if isinstance(scope, ast.FunctionDef) and scope.name not in called:
+            continue
         if scope is not None and _is_turned(value) and _asks_shapes(test) and _is_written(scope, name, node.lineno):
             yield SourceLine(file, node.lineno, getattr(scope, "name", "<module>"))
 

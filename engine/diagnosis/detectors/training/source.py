@@ -6,7 +6,7 @@ import ast
 import linecache
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TypeGuard
 
 from adbg.engine.diagnosis.source import called_name, nodes_of, scope_at, tree_of
@@ -49,29 +49,38 @@ def uncalled(file: str, name: str, of: Collection[str] = ()) -> SourceLine | Non
 
 
 def once_before(line: SourceLine, name: str) -> SourceLine | None:
-    """The call of ``name`` (``model.train()``) in the function of ``line`` that is before the outermost loop around it,
-    where no other of that name is called in the loop, nor in what the loop calls: it is made once, of what the line
-    calls."""
+    """The call of ``name`` (``model.train()``) before the outermost loop around ``line``, where no other of that name
+    is called in the loop, nor in what the loop calls: it is made once, of what the line calls. In the function of the
+    line, else around the only call of that function."""
+    text = linecache.getline(line.file, line.line)
+    found = _once(line.file, line.line, name, lambda of: re.search(rf"(?<![\w.]){re.escape(of)}\s*[.(]", text))
     scope = scope_at(line.file, line.line)
-    if scope is None:
+    if found is not None or not isinstance(scope, ast.FunctionDef):
+        return found
+    calls = [each for each in nodes_of(line.file) if isinstance(each, ast.Call) and called_name(each) == scope.name]
+    if len(calls) != 1:
         return None
-    nodes = list(nodes_inside(scope))
-    loops = [each for each in nodes if isinstance(each, (ast.For, ast.While)) and _has(each, line.line)]
+    given = {ast.unparse(each) for each in (*calls[0].args, *(one.value for one in calls[0].keywords))}
+    return _once(line.file, calls[0].lineno, name, given.__contains__)
+
+
+def _once(file: str, line: int, name: str, is_meant: Callable[[str], object]) -> SourceLine | None:
+    scope = scope_at(file, line)
+    nodes = list(nodes_inside(scope)) if scope is not None else []
+    loops = [each for each in nodes if isinstance(each, (ast.For, ast.While)) and _has(each, line)]
     if not loops:
         return None
     loop = min(loops, key=lambda each: each.lineno)
-    calls = [each for each in nodes if isinstance(each, ast.Call) and called_name(each) == name]
-    before = [each for each in calls if each.lineno < loop.lineno]
+    before = [each for each in nodes if isinstance(each, ast.Call) and called_name(each) == name
+              and each.lineno < loop.lineno]  # fmt: skip
     called = {called_name(each) for each in ast.walk(loop)}
-    functions = [each for each in nodes_of(line.file) if isinstance(each, ast.FunctionDef) and each.name in called]
-    within = [loop, *functions]
-    if len(before) != 1 or any(called_name(each) == name for part in within for each in ast.walk(part)):
+    functions = [each for each in nodes_of(file) if isinstance(each, ast.FunctionDef) and each.name in called]
+    if len(before) != 1 or any(called_name(each) == name for part in (loop, *functions) for each in ast.walk(part)):
         return None
     of = before[0].func
-    text = re.escape(ast.unparse(of.value)) if isinstance(of, ast.Attribute) else ""
-    if not text or not re.search(rf"(?<![\w.]){text}\s*[.(]", linecache.getline(line.file, line.line)):
+    if not isinstance(of, ast.Attribute) or not is_meant(ast.unparse(of.value)):
         return None  # another model's
-    return SourceLine(line.file, before[0].lineno, line.function)
+    return SourceLine(file, before[0].lineno, _function(file, before[0].lineno))
 
 
 def _has(node: ast.stmt, line: int) -> bool:
