@@ -60,7 +60,7 @@ class Diagnose:
                     f"{folder.name} is a recorded run, which is read and not run", f"leave out {', '.join(unused)}"
                 )
             return _of_run(folder, only, options.json)
-        if kind == "script":
+        if kind == "script" and sys.stderr.isatty():  # else what the script writes there is all that is there
             warn_of_own(parser, target[1:], target[0])
         return _of_script(options, kind, target, only)
 

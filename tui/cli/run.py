@@ -78,7 +78,7 @@ class Run:
         from adbg.tui.repl.passthrough import terminal_size
 
         command = python_command(kind, target[0], target[1:], options.python)  # type: ignore[arg-type]
-        if kind == "script":
+        if kind == "script" and sys.stderr.isatty():  # else what the script writes there is all that is there
             warn_of_own(parser, target[1:], target[0])
         front = choose_front_end(options)
         startup = startup_lines(options, front)

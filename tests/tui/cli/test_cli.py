@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from pytest import CaptureFixture
 from support.patience import patience
 from support.program import adbg, debuggee
 
@@ -17,7 +18,7 @@ from adbg.engine.errors import CommandError
 from adbg.tui.cli import main as cli
 from adbg.tui.cli import runs_text
 from adbg.tui.cli.front_end import choose_front_end, startup_lines
-from adbg.tui.cli.run import VALUED, Run, split_run
+from adbg.tui.cli.run import VALUED, Run, split_run, warn_of_own
 from adbg.tui.cli.subcommand import USAGE, parser_of, summary
 
 
@@ -185,12 +186,14 @@ def test_runs_count_a_signal_as_a_shell_does(
     assert shown in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", [["run", "--batch"], ["diagnose"]])
-def test_an_option_behind_the_script_is_warned_of(command: list[str], tmp_path: Path) -> None:
+def test_an_option_behind_the_script_is_warned_of_on_a_terminal(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
     script = tmp_path / "train.py"
     script.write_text("import sys\nprint(sys.argv[1:])  # --strict is its own\n")
-    words = [*command, str(script), "--json", "--strict", "-1", "-b", "nan"]
-    done = subprocess.run([sys.executable, "-m", "adbg", *words], capture_output=True, text=True, cwd=tmp_path)
-    assert "['--json', '--strict', '-1', '-b', 'nan']" in done.stdout, "it has them all the same"
-    warned = [line.split()[2] for line in done.stderr.splitlines() if "stands after" in line]
-    assert warned == (["--json", "-b"] if command[0] == "run" else ["--json"])
+    words = ["--json", "--strict", "-1", "-b", "nan"]
+    warn_of_own(parser_of("run", Run()), words, str(script))
+    said = capsys.readouterr().err.splitlines()
+    assert [line.split()[2] for line in said] == ["--json", "-b"] and "adbg run -b … " in said[1]
+    done = subprocess.run(
+        [sys.executable, "-m", "adbg", "diagnose", str(script), *words], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert str(words) in done.stdout and "stands after" not in done.stderr, "no terminal: nothing of adbg's is added"
