@@ -175,9 +175,10 @@ _SCALES = frozenset({"mul", "multiply", "scale", "div", "divide", "truediv"})
 class _Signed:
     """Something that grows with ``more`` less ``less``, or falls (``sign`` -1); ``policy``: times a log-probability."""
 
-    more: Any  # weak references of what was subtracted, without its detach()
-    less: Any
+    more: object  # which tensors were subtracted, whatever was detached or reshaped of them
+    less: object
     line: SourceLine | None
+    learns: int = 0  # the one of them that carries gradients alone: 1 the first, -1 the second
     sign: int = 1
     policy: bool = False
 
@@ -200,9 +201,9 @@ class AdvantageTurned(Detector):
         super().__init__(facts)
         self._logs: Marks[None] = Marks()
         self._softmax: Marks[None] = Marks()
-        self._bases: Marks[Any] = Marks()  # of what was detached or given another shape
+        self._bases: Marks[object] = Marks()  # one for all that was detached or reshaped of one
         self._signed: Marks[_Signed] = Marks()
-        self._critics: list[tuple[Any, Any, SourceLine | None]] = []  # (value, return)
+        self._critics: list[tuple[object, object, SourceLine | None]] = []  # (value, return)
         self._looks: dict[SourceLine | None, int] = {}
         self._told = False
 
@@ -218,6 +219,9 @@ class AdvantageTurned(Detector):
             self._signed.put(result, found, name, None)
         elif name in _SCALES and len(call.operands) == 2:
             self._multiply(call, name, result)
+        elif known is not None and name in ("add", *_DIFFERENCES):  # of a number
+            turned = call.name in ("__rsub__", "rsub")
+            self._signed.put(result, replace(known.what, sign=-known.what.sign) if turned else known.what, name, None)
         elif known is not None and (name == "neg" or (name in _SCALES and _number(call) != 0)):
             turned = name == "neg" or _number(call) < 0
             self._signed.put(result, replace(known.what, sign=-known.what.sign) if turned else known.what, name, None)
@@ -228,9 +232,10 @@ class AdvantageTurned(Detector):
         elif name in _REGRESSIONS:
             self.composite(call)
         elif name in _SQUARES and _is_square(call, name) and known is not None:
-            one, other = known.what.more(), known.what.less()
-            if one is not None and other is not None and source.requires_grad:
-                self._learns(one, other, line_of(call.lines))
+            pair = (known.what.more, known.what.less)
+            if known.what.learns and len(self._critics) < _MOST:
+                value, wanted = pair if known.what.learns > 0 else pair[::-1]
+                self._critics.append((value, wanted, line_of(call.lines)))
 
     def composite(self, call: OperatorCall) -> None:
         if plain(call.name) in _REGRESSIONS and len(call.operands) > 1:
@@ -241,9 +246,12 @@ class AdvantageTurned(Detector):
             if value.requires_grad and not wanted.requires_grad and len(self._critics) < _MOST:
                 self._critics.append((self._base(value), self._base(wanted), line))
 
-    def _base(self, value: Any) -> Any:
+    def _base(self, value: Any) -> object:
         known = self._bases.of(value)
-        return known.what if known is not None else weakref.ref(value)
+        if known is None:
+            self._bases.put(value, object(), "", None)
+            known = self._bases.of(value)
+        return known.what if known is not None else None
 
     def _follow_logs(self, call: OperatorCall, name: str, source: Any, result: Any) -> None:
         if name in _LOGARITHMS and source.requires_grad:
@@ -264,7 +272,8 @@ class AdvantageTurned(Detector):
         elif second is not None:
             self._signed.put(result, replace(second.what, sign=-second.what.sign), "sub", None)
         elif shape(one) == shape(other) and shape(one) and not (one.is_leaf and one.requires_grad):
-            what = _Signed(self._base(one), self._base(other), line_of(call.lines))
+            learns = int(one.requires_grad) - int(other.requires_grad)
+            what = _Signed(self._base(one), self._base(other), line_of(call.lines), learns)
             self._signed.put(result, what, "sub", what.line)
 
     def _multiply(self, call: OperatorCall, name: str, result: Any) -> None:
@@ -293,12 +302,8 @@ class AdvantageTurned(Detector):
             if known is None or not known.what.policy:
                 continue
             what, critics = known.what, self._critics
-            more, less = what.more(), what.less()
             for value, wanted, line in critics:
-                one, other = value(), wanted()
-                if one is None or other is None:
-                    continue
-                good = 1 if more is other and less is one else -1 if more is one and less is other else 0
+                good = ((what.more, what.less) == (wanted, value)) - ((what.more, what.less) == (value, wanted))
                 if good * what.sign > 0 and _is_minimized(running):
                     self._looks[what.line] = self._looks.get(what.line, 0) + 1
                     if self._looks[what.line] >= 2:

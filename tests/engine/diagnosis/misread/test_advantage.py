@@ -1,5 +1,6 @@
-"""An advantage that trains its critic by the loss of the policy. Witness: whether the framework's own derivative of the
-policy's loss by the critic's weight is 0."""
+"""An advantage that trains its critic by the loss of the policy, or whose sign is turned. Witness: whether the
+framework's own derivative of the policy's loss by the critic's weight is 0; and whether that by the log-probabilities
+is above 0 where the return is above the value."""
 
 from __future__ import annotations
 
@@ -55,6 +56,8 @@ for at in range(6):
     BODY
     if at == 5:
         print("trains the critic:", reaches(policy, critic.weight))
+        (slope,) = derived([policy], [log], retain_graph=True)
+        print("less likely:", bool(((slope * (returns - values)) > 0).all()))
     (policy + 0.5 * loss).backward()
     optimizer.step()
     clear()
@@ -96,6 +99,27 @@ HEALTHY = {
                                  "loss = advantage.square().mean()"),
     "entropy beside it": program("policy = -(log * (returns - values).detach()).mean() + "
                                  "0.01 * (logs.exp() * logs).sum(-1).mean()", MSE),
+}  # fmt: skip
+TURNED = {
+    "value less return": program("advantage = values.detach() - returns  # CAUSE",
+                                 "policy = -(log * advantage).mean()", MSE),
+    "no minus": program("advantage = (returns - values).detach()  # CAUSE", "policy = (log * advantage).mean()", MSE),
+    "twice minus": program("advantage = returns - values.detach()  # CAUSE", "policy = -(log * -advantage).mean()",
+                           MSE),
+    "normalised": program("advantage = (values - returns).detach()  # CAUSE",
+                          "advantage = (advantage - 0.0) / (advantage.std() + 1e-6)",
+                          "policy = -(log * advantage).mean()", MSE),
+    "by a factor": program("worse = values.detach() - returns  # CAUSE", "policy = (log * worse * -0.5).mean()", MSE),
+    "squares by hand": program("advantage = values.detach() - returns  # CAUSE", "policy = -(log * advantage).mean()",
+                               "loss = (values - returns).square().mean()"),
+}  # fmt: skip
+UPRIGHT = {
+    "return less value": program("policy = -(log * (returns - values.detach())).mean()", MSE),
+    "turned twice": program("worse = values.detach() - returns", "policy = (log * worse).mean()", MSE),
+    "a negative factor": program("advantage = (returns - values).detach()", "policy = (log * advantage * -1.0).mean()",
+                                 MSE),
+    "another critic's": program("other = randn(16)", "advantage = (other - returns)", MSE,
+                                "policy = -(log * advantage).mean()"),
 }  # fmt: skip
 # No critic's: the policy is meant to climb what it learns; temperatures and weights that are learnt.
 LEARNT = """
@@ -146,6 +170,7 @@ def text(framework: str, part: str | dict[str, str]) -> str:
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     texts = {name: text(request.param, part) for name, part in {**BUGGY, **HEALTHY, **MEANT}.items()}
+    texts |= {f"sign, {name}": text(request.param, part) for name, part in (TURNED | UPRIGHT).items()}
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
 
 
@@ -177,3 +202,20 @@ def test_advantages_that_are_numbers(runs: dict[str, Run], name: str) -> None:
 def test_what_is_no_advantage(runs: dict[str, Run], name: str) -> None:
     assert "done\n" in runs[name].plain, runs[name]
     runs[name].check_healthy()
+
+
+@each
+@pytest.mark.parametrize("name", TURNED)
+def test_advantages_whose_sign_is_turned(runs: dict[str, Run], name: str) -> None:
+    run = runs[f"sign, {name}"]
+    assert "less likely: True\n" in run.plain, run
+    first = run.check_first("loss-input")
+    assert first["severity"] == "warning" and "has the wrong sign" in first["message"], first
+
+
+@each
+@pytest.mark.parametrize("name", UPRIGHT)
+def test_advantages_that_are_upright(runs: dict[str, Run], name: str) -> None:
+    run = runs[f"sign, {name}"]
+    assert name == "another critic's" or "less likely: False\n" in run.plain, run
+    run.check_healthy()
