@@ -158,7 +158,8 @@ class LabelsNotShifted(Detector):
             return
         self._any = True
         seen, backend = known.what, self.facts.backend
-        losses = few_numbers(backend, call.results[-1], _MOST)  # Paddle gives the softmax, and the loss of each place
+        given = call.results[0 if plain(call.name) == "nll_loss" else -1]  # beside a weight, or behind a softmax
+        losses = few_numbers(backend, given, _MOST)
         count = seen.rows * seen.places
         equal = backend.meta(labels).numel == count and self.facts.digest(labels) == seen.digest
         if losses is None or not losses.flat or not equal:
@@ -167,8 +168,8 @@ class LabelsNotShifted(Detector):
             return
         found = self._found.get(line)
         if found is None:
-            given = few_numbers(backend, labels, _MOST)
-            if given is None or len(set(given.flat)) < _KINDS:
+            tokens_read = few_numbers(backend, labels, _MOST)
+            if tokens_read is None or len(set(tokens_read.flat)) < _KINDS:
                 return
             cut, tokens = self._cut.of(labels), seen.tokens()
             alike = tokens is not None and self.facts.share_memory(tokens, labels)

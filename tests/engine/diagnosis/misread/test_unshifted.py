@@ -182,7 +182,7 @@ BUGGY = {
     "dropout in between": changed(CUT, ("\ndef", """
 class Dropped(Recurrent):
     def forward(self, x):
-        return self.head(self.body(F.dropout(self.embed(x), 0.1, self.training))[0])
+        return self.head(self.body(F.dropout(self.embed(x), 0.1, training=self.training))[0])
 def""")) + made("Dropped()") + changed(FIT, ('print("sees', 'net.eval()\nprint("sees')),
     "in the model": CUT + """
 class Whole(Causal):
