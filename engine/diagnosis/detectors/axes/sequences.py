@@ -389,7 +389,7 @@ class Positions(Detector):
             f"{found.across} takes another axis for the steps: these are not told apart by what was added",
             found.met,
         ]
-        severity, sure = ("error", 0.92) if table.waves else ("warning", 0.85)
+        severity, sure = ("warning", 0.9) if table.waves else ("warning", 0.8)
         facts.tell(
             Finding(0, "wrong-axis", severity, sure, message, None, None, facts.iteration, found.at,
                     facts.cause(table.line), evidence, [f"b {place(table.line)}", "info node"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import weakref
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,6 +12,7 @@ from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, shape
 from adbg.engine.diagnosis.detectors.graphs.marks import Marks
+from adbg.engine.diagnosis.detectors.numbers.values import few_numbers
 from adbg.engine.diagnosis.source import called_name, nodes_of
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.running_call import Running
@@ -168,6 +170,9 @@ def _calls_backward_once(file: str) -> bool:
 
 _PASSES = frozenset({"mean", "sum", "squeeze", "unsqueeze", "reshape", "view", "to", "cast", "float", "clone",
                      "assign", "detach", "clamp", "clip"})  # fmt: skip
+_READ = 1 << 16  # numbers of what it is multiplied by
+_GOOD = re.compile(r"return|reward|gain|\bret\b|\bR\b|target", re.I)
+_BAD = re.compile(r"cost|regret|penal|risk", re.I)
 _SCALES = frozenset({"mul", "multiply", "scale", "div", "divide", "truediv"})
 
 
@@ -258,6 +263,9 @@ class AdvantageTurned(Detector):
             self._softmax.put(result, None, name, None)
         elif name in _DIFFERENCES | {"expand", "broadcast_tensors"}:
             known = any(self._softmax.of(each) is not None for each in call.operands)
+            if name in _DIFFERENCES:  # logits - logsumexp; the other way round it falls with the probability
+                taken = call.operands[1] if len(call.operands) == 2 else None
+                known = taken is not None and call.name != "__rsub__" and self._softmax.of(taken) is not None
             for each in call.results if known else ():
                 self._softmax.put(each, None, name, None)
         marks = self._softmax if name in _PICKS else self._logs if name in _SHAPES - {"neg", "scale"} else None
@@ -286,8 +294,10 @@ class AdvantageTurned(Detector):
             if self._logs.of(other) is not None:
                 if not known.what.policy:
                     self._signed.put(result, replace(known.what, policy=True), name, None)
-            elif not other.requires_grad:  # a mask, a count, a deviation: not below 0
-                self._signed.put(result, known.what, name, None)
+            elif not other.requires_grad:  # a mask, a count, a deviation
+                read = few_numbers(self.facts.backend, other, _READ)
+                if read is not None and read.flat and min(read.flat) >= 0:
+                    self._signed.put(result, known.what, name, None)
             return
 
     def _policy_of(self, call: OperatorCall) -> _Signed | None:
@@ -316,9 +326,13 @@ class AdvantageTurned(Detector):
     def _tell(self, what: _Signed, critic: SourceLine | None) -> None:
         self._told = True
         facts = self.facts
+        texts = " ".join(facts.text_of(each) for each in (what.line, critic) if each is not None)
+        if _BAD.search(texts):  # what is to become small
+            return
+        named = _GOOD.search(texts) is not None
         facts.tell(
             Finding(
-                0, "loss-input", "warning", 0.85,
+                0, "loss-input", "warning", 0.85 if named else 0.45,
                 f"the advantage at {place(what.line)} has the wrong sign where the loss comes of it: what did better "
                 "than the critic expected is made less likely; it is the return less the value",
                 None, None, facts.iteration, what.line, facts.cause(what.line),
@@ -326,6 +340,7 @@ class AdvantageTurned(Detector):
                     f"the critic's loss at {place(critic)} says which is the value, and which the return",
                     "on the way from that difference to the loss of backward the signs make it grow with the "
                     "log-probability of what did better",
+                    *([] if named else ["whether the critic learns what is to become large decides it"]),
                 ],
                 [f"b {place(what.line)}", "info node"],
             )
@@ -341,6 +356,6 @@ def _number(call: OperatorCall) -> float:
 def _is_minimized(running: Running) -> bool:
     line = running.call.location
     return line is None or not any(
-        isinstance(each, ast.keyword) and each.arg == "maximize" and ast.unparse(each.value) == "True"
+        isinstance(each, ast.keyword) and each.arg == "maximize" and ast.unparse(each.value) != "False"
         for each in nodes_of(line.file)
     )  # fmt: skip

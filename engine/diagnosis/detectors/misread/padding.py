@@ -157,7 +157,8 @@ class PaddingCounted(Detector):
 
     def __init__(self, facts: Any) -> None:
         super().__init__(facts)
-        self._padded: dict[int, tuple[int, SourceLine | None]] = {}  # rows of a table -> its padding, where it is used
+        # Rows of a table -> its padding, where it is used, and of how many rows and places the tokens are.
+        self._padded: dict[int, tuple[int, SourceLine | None, list[int]]] = {}
         self._lines: dict[SourceLine | None, _Counted] = {}
         self._right: set[SourceLine | None] = set()
 
@@ -175,11 +176,9 @@ class PaddingCounted(Detector):
         if name == "embedding" and len(call.arguments) > 1:
             padding: Any = call.keywords.get("padding_idx", call.arguments[2] if len(call.arguments) > 2 else None)
             rows = shape(call.arguments[1])
-            if type(padding) is int and len(rows) == 2:
-                if 0 <= padding < rows[0]:
-                    self._padded[rows[0]] = padding, line_of(call.lines)
-                elif padding < -1:  # torch counts from the end
-                    self._padded[rows[0]] = padding % rows[0], line_of(call.lines)
+            if type(padding) is int and len(rows) == 2 and (0 <= padding < rows[0] or padding < -1):
+                tokens = shape(call.arguments[0])
+                self._padded[rows[0]] = padding % rows[0], line_of(call.lines), tokens  # torch counts from the end
         elif name == "cross_entropy" and not shape(call.results[0]):
             given = call.arguments
             weight = call.keywords.get("weight", given[2] if len(given) > 2 else None)
@@ -194,14 +193,18 @@ class PaddingCounted(Detector):
         sizes = shape(operands[0])
         classes = sizes[1] if len(sizes) > 1 and self.facts.backend.name == "torch" else sizes[-1] if sizes else 0
         known = self._padded.get(classes)
-        if known is None:
+        if known is None or len(known[2]) != 2:
             return
+        rows, places = known[2]
+        if self.facts.backend.meta(operands[1]).numel not in (rows * places, rows * (places - 1)):
+            return  # labels of another kind, which happen to be as many
         read = few_numbers(self.facts.backend, operands[1], _LABELS)
         if weight is not None or ignored == known[0] or read is None or not read.flat:
             self._right.add(line)
             return
-        found = self._lines.setdefault(line, _Counted(call.name, *known))
-        found.shares.append(sum(each == known[0] for each in read.flat) / len(read.flat))
+        found = self._lines.setdefault(line, _Counted(call.name, known[0], known[1]))
+        token, pairs = known[0], zip(read.flat, read.flat[1:])  # one alone may end a sentence, and mean that
+        found.shares.append(sum(one == other == token for one, other in pairs) / len(read.flat))
 
     def end(self) -> None:
         for line, found in self._lines.items():

@@ -85,7 +85,8 @@ class RepeatedRandom(Detector):
             self._tell(running.call.location)
 
     def operator(self, call: OperatorCall) -> None:
-        if plain(call.name) in _DRAWS and not call.in_backward and self._drawn is None and self.facts.iteration:
+        own = call.keywords.get("generator") is not None or not call.grad_mode
+        if plain(call.name) in _DRAWS and not own and self._drawn is None and self.facts.iteration:
             self._drawn = call.name, line_of(call.lines)
 
     def end(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ _LEAST = 4  # places that a row is over
 _PEAK = 0.99
 _SHARE = 0.5  # of the rows
 _MOST = 1 << 16  # elements that are read
+_HEAT = re.compile(r"beta|temp|tau|scale|sharp|gamma", re.I)  # names of what makes it sharp on purpose
 
 
 @dataclass(slots=True)
@@ -29,6 +31,7 @@ class _Scores:
 
     made: SourceLine | None
     by: str
+    masked: bool
     shares: dict[int, list[float]] = field(default_factory=dict)  # by iteration, of each call
     last: int = 0
 
@@ -50,7 +53,7 @@ class PeakedAttention(Detector):
 
     def __init__(self, facts: Any) -> None:
         super().__init__(facts)
-        self._made: Marks[None] = Marks()
+        self._made: Marks[bool] = Marks()  # whether something may have masked it since
         self._lines: dict[SourceLine | None, _Scores] = {}
 
     def applied(self) -> bool:
@@ -63,11 +66,11 @@ class PeakedAttention(Detector):
         if name == "softmax":
             self._look(call, result)
         elif name in _MAKES and result.requires_grad and len(shape(result)) > 2:
-            self._made.put(result, None, call.name, line_of(call.lines))
+            self._made.put(result, False, call.name, line_of(call.lines))
         elif name in _MASKS:
             known = next((each for one in call.operands if (each := self._made.of(one)) is not None), None)
             if known is not None:
-                self._made.put(result, None, known.name, known.line)
+                self._made.put(result, known.what or name in ("masked_fill", "where", "add"), known.name, known.line)
 
     def _look(self, call: OperatorCall, result: Any) -> None:
         sizes, axis, line = shape(result), axis_of(call), line_of(call.lines)
@@ -78,14 +81,20 @@ class PeakedAttention(Detector):
             if iteration > _FIRST:
                 return
             made = self._made.of(call.operands[0])
-            known = _Scores(made.line if made is not None else line, made.name if made is not None else call.name)
-            self._lines[line] = known
+            if made is None:
+                return  # distances: no attention's
+            known = self._lines[line] = _Scores(made.line, made.name, made.what)
         while math.prod(shape(result)) > _MOST and len(shape(result)) > 1:
             result = result[0]
         read = numbers(self.facts.backend, result)
         if read is None or not read.flat or read.first_bad() is not None:
             return
-        rows = [max(read.flat[at : at + sizes[-1]]) for at in range(0, len(read.flat), sizes[-1])]
+        every = [read.flat[at : at + sizes[-1]] for at in range(0, len(read.flat), sizes[-1])]
+        if known.masked:  # of one place that a mask leaves nothing is learnt
+            every = [each for each in every if len(each) - each.count(0.0) > 1]
+        rows = [max(each) for each in every]
+        if not rows:
+            return
         known.shares.setdefault(iteration, []).append(sum(each > _PEAK for each in rows) / len(rows))
 
     def iteration_end(self) -> None:
@@ -104,9 +113,10 @@ class PeakedAttention(Detector):
         shown = ", ".join(f"{share:.0%} in iteration {at}" for at, share in list(means.items())[:2])
         last = max(means)
         first = means[min(means)]
+        heated = known.made is not None and _HEAT.search(facts.text_of(known.made)) is not None
         facts.tell(
             Finding(
-                0, "saturated-units", "warning", 0.82,
+                0, "saturated-units", "warning", 0.45 if heated else 0.82,
                 f"the softmax at {place(line)} has all weight of {first:.0%} of its rows on one place from the start, "
                 f"where its derivative is 0: the scores that {known.by} at {place(known.made)} makes are too large; "
                 "divide them by the root of the size of a head",
@@ -115,6 +125,7 @@ class PeakedAttention(Detector):
                     f"rows whose largest weight is above {_PEAK}: {shown}, {means[last]:.0%} in iteration {last}",
                     f"the scores are made at {place(known.made)}: "
                     f"{facts.text_of(known.made) if known.made is not None else ''}",
+                    *(["whether a softmax so sharp is meant decides it"] if heated else []),
                 ],
                 [f"b {place(line)} after", "p norm(grad_outputs[0]), norm(grad_inputs[0])"],
             )

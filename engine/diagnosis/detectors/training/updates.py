@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -334,7 +335,8 @@ class LargeUpdate(LoopDetector):
         found = list(self.facts.findings.values())
         summed = next((each for each in found if each.kind == "undivided" and each.severity == "note"), None)
         large = self.facts.findings.get(self._id)
-        many = int(summed.message.partition(" ")[0]) if summed is not None else 0
+        count = re.match(r"(\d+) losses", summed.message) if summed is not None else None
+        many = int(count[1]) if count is not None else 0
         if summed is None or large is None or large.victim_of is not None or many < _MANY or self._kind not in _PLAIN:
             return
         message = summed.message.partition(": ")[0]
