@@ -101,16 +101,21 @@ def line_naming(file: str, name: str) -> SourceLine | None:
     return SourceLine(file, line, getattr(scope_at(file, line), "name", "<module>"))
 
 
-def layer_line(line: SourceLine, kind: str) -> SourceLine | None:
+def layer_line(line: SourceLine, kind: str, among: bool = False) -> SourceLine | None:
     """Where the layer of that class is made which ``line`` calls (``nn.Softmax(dim=-1)`` in a Sequential): the only one
-    in the class that the line is in, or, of a line that is in none, outside of all classes."""
+    in the class that the line is in, or, of a line that is in none, outside of all classes. ``among``: none that a
+    variable has, which the line calls by its name."""
     made = [each for each in nodes_of(line.file) if isinstance(each, ast.Call) and called_name(each) == kind]
     around = [each for each in nodes_of(line.file) if isinstance(each, ast.ClassDef)
               and each.lineno <= line.line <= (each.end_lineno or 0)]  # fmt: skip
     classes = [each for each in nodes_of(line.file) if isinstance(each, ast.ClassDef)]
     inner = {each: [one for one in classes if one.lineno <= each.lineno <= (one.end_lineno or 0)][-1:] for each in made}
     mine = [each for each in made if inner[each] == around[-1:]]
-    if len(mine) != 1:
+    named = {
+        each.value for each in nodes_of(line.file) if among and isinstance(each, ast.Assign)
+        and isinstance(each.targets[0], ast.Name)
+    }  # fmt: skip
+    if len(mine) != 1 or mine[0] in named:
         return None
     at = mine[0].lineno
     return SourceLine(line.file, at, getattr(scope_at(line.file, at), "name", "<module>"))

@@ -306,7 +306,7 @@ def _layer_of(known: Marked[str]) -> SourceLine | None:
     kind = _LAYERS.get(known.name)
     if kind is None or known.line is None or kind.lower() in Facts.text_of(known.line).lower().replace("_", ""):
         return None
-    return layer_line(known.line, kind)
+    return layer_line(known.line, kind, among=True)
 
 
 @detector("promoted")
