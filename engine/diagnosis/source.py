@@ -105,12 +105,9 @@ def layer_line(line: SourceLine, kind: str, among: bool = False) -> SourceLine |
     """Where the layer of that class is made which ``line`` calls (``nn.Softmax(dim=-1)`` in a Sequential): the only one
     in the class that the line is in, or, of a line that is in none, outside of all classes. ``among``: none that a
     variable has, which the line calls by its name."""
-    made = [each for each in nodes_of(line.file) if isinstance(each, ast.Call) and called_name(each) == kind]
-    around = [each for each in nodes_of(line.file) if isinstance(each, ast.ClassDef)
-              and each.lineno <= line.line <= (each.end_lineno or 0)]  # fmt: skip
-    classes = [each for each in nodes_of(line.file) if isinstance(each, ast.ClassDef)]
-    inner = {each: [one for one in classes if one.lineno <= each.lineno <= (one.end_lineno or 0)][-1:] for each in made}
-    mine = [each for each in made if inner[each] == around[-1:]]
+    calls = [each for each in nodes_of(line.file) if isinstance(each, ast.Call) and called_name(each) == kind]
+    around = _class_at(line.file, line.line)
+    mine = [each for each in calls if _class_at(line.file, each.lineno) is around]
     named = {
         each.value for each in nodes_of(line.file) if among and isinstance(each, ast.Assign)
         and isinstance(each.targets[0], ast.Name)
@@ -119,6 +116,12 @@ def layer_line(line: SourceLine, kind: str, among: bool = False) -> SourceLine |
         return None
     at = mine[0].lineno
     return SourceLine(line.file, at, getattr(scope_at(line.file, at), "name", "<module>"))
+
+
+def _class_at(file: str, line: int) -> ast.ClassDef | None:
+    """The innermost class that the line is in."""
+    classes = (each for each in nodes_of(file) if isinstance(each, ast.ClassDef))
+    return next(reversed([each for each in classes if each.lineno <= line <= (each.end_lineno or 0)]), None)
 
 
 def function_named(file: str, first: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:

@@ -27,19 +27,15 @@ _DEEP = 6  # frames between the operator and the function
 
 
 @functools.cache
-def _functions() -> dict[types.CodeType, str]:
-    """By their code, of Paddle 3.3; what another version writes in C++ is an operator there."""
-    found = {}
-    for name in (*_LOSSES, _ATTENDS):
-        code = getattr(inspect.unwrap(getattr(paddle.nn.functional, name, len)), "__code__", None)
-        if code is not None:
-            found[code] = name
-    for owner in (paddle, paddle.Tensor):
-        code = getattr(inspect.unwrap(getattr(owner, "masked_fill", len)), "__code__", None)
-        if code is not None:
-            found[code] = "masked_fill"
-    found[paddle.nn.MSELoss.forward.__code__] = "mse_loss"  # which does not call F.mse_loss
-    return found
+def _functions() -> dict[int, tuple[types.CodeType, str]]:
+    """By the address of their code, which is held beside it (its hash takes microseconds, see ``UserLines``). Of Paddle
+    3.3; what another version writes in C++ is an operator there."""
+    functional = paddle.nn.functional
+    known = [(getattr(functional, name, None), name) for name in (*_LOSSES, _ATTENDS)]
+    known += [(getattr(owner, "masked_fill", None), "masked_fill") for owner in (paddle, paddle.Tensor)]
+    known.append((paddle.nn.MSELoss.forward, "mse_loss"))  # which does not call F.mse_loss
+    codes = [(getattr(inspect.unwrap(each), "__code__", None), name) for each, name in known if callable(each)]
+    return {id(code): (code, name) for code, name in codes if code is not None}
 
 
 def composite(call: OperatorCall, frame: types.FrameType | None) -> OperatorCall | None:
@@ -48,16 +44,15 @@ def composite(call: OperatorCall, frame: types.FrameType | None) -> OperatorCall
     name, reduction = call.name, _REDUCES.get(call.name)
     if (reduction is None and name not in ("softmax", "masked_fill", "where")) or call.error is not None:
         return None
+    known = None
     for _ in range(_DEEP):
-        if frame is None:
-            return None
-        found = _functions().get(frame.f_code)
-        if found is not None:
+        known = _functions().get(id(frame.f_code)) if frame is not None else None
+        if frame is None or known is not None:
             break
         frame = frame.f_back
-    else:
+    if frame is None or known is None:
         return None
-    assert frame is not None
+    found = known[1]
     if (found in _LOSSES) != (reduction is not None) or (found == _ATTENDS) != (name == "softmax"):
         return None
     given = frame.f_code.co_varnames[: frame.f_code.co_argcount]

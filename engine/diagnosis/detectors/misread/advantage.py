@@ -195,8 +195,9 @@ class AdvantageTurned(Detector):
 
     Evidence: the critic's loss, which says which of the two is the value and which the return; the signs on the way
     from the difference to the loss that backward is called on.
-    Mistaken for: losses that are maximized (``maximize=True``), another critic than the one whose values are taken, and
-    anything else than sums, products with numbers and means on that way: not told.
+    Mistaken for: losses that are maximized (``maximize=True``), another critic than the one whose values are taken,
+    costs and regrets by their names, and anything else than sums, products with numbers and means on that way: not
+    told. A note where no name says that what the critic learns is a return.
     Cost: in sampled iterations a look at differences, products and sums.
     """
 

@@ -252,7 +252,7 @@ class ShuffledApart(Detector):
         if self._told or call.error is not None or call.in_backward or line is None or not call.grad_mode:
             return
         loss = "loss" in name or "entropy" in name
-        if (name not in _TAKES and not loss) or len(call.operands) < 2 or not any(self._of(line.file)):
+        if (name not in _TAKES and not loss) or len(call.operands) < 2:
             return
         if not call.results or (loss and shape(call.results[0])):
             return  # of each row: what it is for is not known
