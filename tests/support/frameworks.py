@@ -8,7 +8,7 @@ is skipped where its framework is not installed. docs/backends.md is made from t
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pytest
@@ -61,6 +61,12 @@ def case(framework: str, *values: object, id: str | None = None, group: str = ""
 def on_frameworks(name: str = "framework", frameworks: Sequence[str] = FRAMEWORKS) -> pytest.MarkDecorator:
     """Run a test once per framework, whose name is its argument ``name``."""
     return pytest.mark.parametrize(name, [case(framework, framework) for framework in frameworks])
+
+
+def named(names: Iterable[str], faults: Mapping[str, str]) -> pytest.MarkDecorator:
+    """Run a test once per name, its argument ``name``. ``faults``: why those are known to fail, which they have to."""
+    marks = {name: [pytest.mark.xfail(strict=True, reason=faults[name])] if name in faults else [] for name in names}
+    return pytest.mark.parametrize("name", [pytest.param(name, marks=each) for name, each in marks.items()])
 
 
 def only(framework: str, why: str) -> Callable[[F], F]:

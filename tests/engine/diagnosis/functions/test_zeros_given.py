@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from support.diagnosing_many import Run, diagnose_each
-from support.frameworks import FRAMEWORKS, case
+from support.frameworks import FRAMEWORKS, case, named
 
 HEAD = {
     "torch": """
@@ -125,15 +125,8 @@ cases = {name: case(name, name, group=f"functions-zeros-given-{name}") for name 
 each = pytest.mark.parametrize("runs", list(cases.values()), indirect=True)
 
 
-def named(names: dict[str, str]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("name", [
-        pytest.param(name, marks=[pytest.mark.xfail(strict=True, reason=FAULTS[name])] if name in FAULTS else [])
-        for name in names
-    ])  # fmt: skip
-
-
 @each
-@named(HEALTHY)
+@named(HEALTHY, FAULTS)
 def test_another_loss_trains_them(runs: dict[str, Run], name: str) -> None:
     run = runs[name]
     assert f"codes are trained: {name != NOT_BY_GRADIENTS}\n" in run.plain, run
@@ -141,7 +134,7 @@ def test_another_loss_trains_them(runs: dict[str, Run], name: str) -> None:
 
 
 @each
-@named(BUGGY)
+@named(BUGGY, FAULTS)
 def test_nothing_trains_them(runs: dict[str, Run], name: str) -> None:
     run = runs[f"buggy, {name}"]
     assert f"codes are trained: {name == 'the first one'}\n" in run.plain, run

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from support.diagnosing_many import Run, diagnose_each
-from support.frameworks import FRAMEWORKS, case
+from support.frameworks import FRAMEWORKS, case, named
 
 HEAD = {
     "torch": """
@@ -176,15 +176,8 @@ cases = {name: case(name, name, group=f"graphs-layer-lines-{name}") for name in 
 each = pytest.mark.parametrize("runs", list(cases.values()), indirect=True)
 
 
-def named(names: dict[str, str]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("name", [
-        pytest.param(name, marks=[pytest.mark.xfail(strict=True, reason=FAULTS[name])] if name in FAULTS else [])
-        for name in names
-    ])  # fmt: skip
-
-
 @each
-@named(BUGGY)
+@named(BUGGY, FAULTS)
 def test_a_layer_that_the_loss_has_itself(runs: dict[str, Run], name: str) -> None:
     run = runs[f"buggy, {name}"]
     assert "probabilities: True\n" in run.plain, run
@@ -194,14 +187,14 @@ def test_a_layer_that_the_loss_has_itself(runs: dict[str, Run], name: str) -> No
 
 
 @each
-@named(HEALTHY)
+@named(HEALTHY, FAULTS)
 def test_scores_for_the_loss(runs: dict[str, Run], name: str) -> None:
     assert "probabilities: False\n" in runs[name].plain, runs[name]
     runs[name].check_healthy()
 
 
 @each
-@named(PROBABILITIES)
+@named(PROBABILITIES, FAULTS)
 def test_probabilities_for_the_loss(runs: dict[str, Run], name: str) -> None:
     assert "probabilities: True\n" in runs[name].plain, runs[name]
     runs[name].check_healthy()

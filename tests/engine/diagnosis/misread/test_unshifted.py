@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from support.diagnosing_many import Run, diagnose_each
-from support.frameworks import FRAMEWORKS, case
+from support.frameworks import FRAMEWORKS, case, named
 
 HEAD = {
     "torch": """
@@ -359,15 +359,8 @@ cases = {name: case(name, name, group=f"unshifted-{name}") for name in FRAMEWORK
 each = pytest.mark.parametrize("runs", list(cases.values()), indirect=True)
 
 
-def named(names: dict[str, str] | dict[str, str | dict[str, str]]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("name", [
-        pytest.param(name, marks=[pytest.mark.xfail(strict=True, reason=FAULTS[name])] if name in FAULTS else [])
-        for name in names
-    ])  # fmt: skip
-
-
 @each
-@named(BUGGY)
+@named(BUGGY, FAULTS)
 def test_labels_that_are_the_input(runs: dict[str, Run], name: str) -> None:
     run = runs[f"buggy, {name}"]
     assert f"the same: {name != 'padding of no weight'}\nsees itself: True\n" in run.plain, run
@@ -377,14 +370,14 @@ def test_labels_that_are_the_input(runs: dict[str, Run], name: str) -> None:
 
 
 @each
-@named(HEALTHY)
+@named(HEALTHY, FAULTS)
 def test_labels_that_are_other_tokens(runs: dict[str, Run], name: str) -> None:
     assert "the same: False\n" in runs[name].plain, runs[name]
     runs[name].check_healthy()
 
 
 @each
-@named(MEANT)
+@named(MEANT, FAULTS)
 def test_the_input_where_it_is_meant(runs: dict[str, Run], name: str) -> None:
     run = runs[f"meant, {name}"]
     assert f"the same: True\nsees itself: {name not in NONE_SEEN}\n" in run.plain, run

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from support.diagnosing_many import Run, diagnose_each
-from support.frameworks import FRAMEWORKS, case
+from support.frameworks import FRAMEWORKS, case, named
 
 HEAD = {
     "torch": """
@@ -198,15 +198,8 @@ cases = {name: case(name, name, group=f"weighed-{name}") for name in FRAMEWORKS}
 each = pytest.mark.parametrize("runs", list(cases.values()), indirect=True)
 
 
-def named(names: dict[str, str]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("name", [
-        pytest.param(name, marks=[pytest.mark.xfail(strict=True, reason=FAULTS[name])] if name in FAULTS else [])
-        for name in names
-    ])  # fmt: skip
-
-
 @each
-@named(BUGGY)
+@named(BUGGY, FAULTS)
 def test_a_mean_beside_a_sum(request: pytest.FixtureRequest, runs: dict[str, Run], name: str) -> None:
     if name in ON_PADDLE and request.node.get_closest_marker("paddle"):
         request.applymarker(pytest.mark.xfail(strict=True, reason=ON_PADDLE[name]))
@@ -218,14 +211,14 @@ def test_a_mean_beside_a_sum(request: pytest.FixtureRequest, runs: dict[str, Run
 
 
 @each
-@named(HEALTHY)
+@named(HEALTHY, FAULTS)
 def test_both_of_one_scale(runs: dict[str, Run], name: str) -> None:
     assert "collapsed: False\n" in runs[name].plain, runs[name]
     runs[name].check_healthy()
 
 
 @each
-@named(OTHERS)
+@named(OTHERS, FAULTS)
 def test_what_is_no_such_divergence(runs: dict[str, Run], name: str) -> None:
     assert "collapsed: True\n" in runs[name].plain or "done\n" in runs[name].plain, runs[name]
     runs[name].check_healthy()

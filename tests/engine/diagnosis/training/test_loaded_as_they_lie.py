@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from support.diagnosing_many import Run, diagnose_each
-from support.frameworks import FRAMEWORKS, case
+from support.frameworks import FRAMEWORKS, case, named
 
 HEAD = {
     "torch": """
@@ -202,15 +202,8 @@ cases = {name: case(name, name, group=f"training-as-they-lie-{name}") for name i
 each = pytest.mark.parametrize("runs", list(cases.values()), indirect=True)
 
 
-def named(names: dict[str, str]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("name", [
-        pytest.param(name, marks=[pytest.mark.xfail(strict=True, reason=FAULTS[name])] if name in FAULTS else [])
-        for name in names
-    ])  # fmt: skip
-
-
 @each
-@named(BUGGY)
+@named(BUGGY, FAULTS)
 def test_square_weights_are_not_turned(runs: dict[str, Run], name: str) -> None:
     run = runs[f"buggy, {name}"]
     assert "as they lie: ['one.weight', 'two.weight']\n" in run.plain, run
@@ -220,7 +213,7 @@ def test_square_weights_are_not_turned(runs: dict[str, Run], name: str) -> None:
 
 
 @each
-@named(HEALTHY)
+@named(HEALTHY, FAULTS)
 def test_all_are_turned(runs: dict[str, Run], name: str) -> None:
     assert "as they lie: []\n" in runs[name].plain, runs[name]
     runs[name].check_healthy()

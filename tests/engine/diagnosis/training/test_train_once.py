@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from support.diagnosing_many import Run, diagnose_each
-from support.frameworks import FRAMEWORKS, case
+from support.frameworks import FRAMEWORKS, case, named
 
 HEAD = {
     "torch": """
@@ -196,20 +196,13 @@ cases = {name: case(name, name, group=f"training-train-once-{name}") for name in
 each = pytest.mark.parametrize("runs", list(cases.values()), indirect=True)
 
 
-def named(names: dict[str, str] | dict[str, str | dict[str, str]]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("name", [
-        pytest.param(name, marks=[pytest.mark.xfail(strict=True, reason=FAULTS[name])] if name in FAULTS else [])
-        for name in names
-    ])  # fmt: skip
-
-
 def modes_of(run: Run) -> list[str]:
     (line,) = (line for line in run.plain.splitlines() if line.startswith("trained: "))
     return line.split()[1:]
 
 
 @each
-@named(BUGGY)
+@named(BUGGY, FAULTS)
 def test_trained_in_evaluation_mode(runs: dict[str, Run], name: str) -> None:
     run = runs[f"buggy, {name}"]
     modes = modes_of(run)
@@ -222,7 +215,7 @@ def test_trained_in_evaluation_mode(runs: dict[str, Run], name: str) -> None:
 
 
 @each
-@named(HEALTHY)
+@named(HEALTHY, FAULTS)
 def test_trained_in_training_mode(runs: dict[str, Run], name: str) -> None:
     assert set(modes_of(runs[name])) == ({"0", "1"} if "no Dropout" in name else {"1"}), runs[name]
     runs[name].check_healthy()
