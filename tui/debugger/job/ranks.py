@@ -156,6 +156,10 @@ class Ranks:
     def ask_once(self, timeout: float = PERIOD) -> None:
         """Ask every rank that has answered the question before, and wait for the answers."""
         asked = self._asked
+        # An answer that came after the last call had given up on it is of then, not of now
+        for process, future in list(asked.items()):
+            if future.done():
+                self._forget(process, future)
         for process in self.connected().values():
             if process not in asked and process.configured:
                 with contextlib.suppress(AdbgError):
@@ -168,8 +172,14 @@ class Ranks:
                 continue  # still busy in one long operation that holds the GIL: it is asked again once it answered
             except AdbgError:
                 pass  # gone, or an older agent
-            asked.pop(process, None)
+            self._forget(process, future)
         self._model.tell(events.RanksChanged())
+
+    def _forget(self, process: Process, future: Future[RankState]) -> None:
+        """Unless another thread has asked anew meanwhile."""
+        with self._model.lock:
+            if self._asked.get(process) is future:
+                del self._asked[process]
 
 
 def told(process: Process, state: RankState) -> None:
