@@ -148,7 +148,7 @@ def _params(session: Session, stop: StopContext | None) -> InfoBody:
         named = {id(value) for _, value in known}
         for name, value in known:
             note = "in no optimizer" if held and id(value) not in held else ""
-            rows.append([*_param_row(backend, name, value, backend.gradient_of(value)), note])
+            rows.append(_at_stop(backend, name, value, note))
             missing += backend.gradient_of(value) is None
         leaves = _leaves(stop) if backend is stop.point.backend else {}
         others = {at: (place, value, "in no module") for at, (place, value) in held.items() if at not in named}
@@ -158,7 +158,7 @@ def _params(session: Session, stop: StopContext | None) -> InfoBody:
                 label, why = (before[0], "in no module") if before else (place, "in no module, in no optimizer")
                 others[at] = (label, value, f"{why}; gets a gradient here" + ("" if before is None else f": {place}"))
         for place, value, note in others.values():
-            rows.append([*_param_row(backend, place, value, backend.gradient_of(value)), note])
+            rows.append(_at_stop(backend, place, value, note))
         strangers += len(others)
     if not rows:
         return InfoBody("no module with parameters was seen yet" if session.backends else _NO_FRAMEWORK)
@@ -166,7 +166,15 @@ def _params(session: Session, stop: StopContext | None) -> InfoBody:
     text = f"{registered} parameter{'s' * (registered != 1)}; {about}"
     if strangers:
         text += f"; {strangers} tensor{'s' * (strangers != 1)} in no module seen so far"
-    return InfoBody(text, [*columns, "note"] if stop is not None else columns, rows)
+    return InfoBody(text, [*columns, "note", "norm", "grad/norm"] if stop is not None else columns, rows)
+
+
+def _at_stop(backend: Backend, name: str, value: Any, note: str) -> list[object]:
+    """With the norm of the parameter itself, and how large its gradient is beside it."""
+    row = _param_row(backend, name, value, backend.gradient_of(value))
+    norm, slope = norm_of(backend, value, backend.meta(value), NORM_ELEMENTS * 16), row[4]
+    share = slope / norm if isinstance(slope, float) and norm is not None and norm > 0 else None
+    return [*row, note, norm, share]
 
 
 def _param_row(backend: Backend, name: str, value: Any, grad: Any) -> list[object]:

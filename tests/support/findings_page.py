@@ -9,14 +9,12 @@ read, not run: no framework has to be installed.
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 
 from adbg.tui.debugger.findings.kinds import REPEATED, DetectorText, detectors
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "findings.md"
-LABELS = ("Evidence", "Mistaken for", "Cost")
 FAMILIES = {
     "training": "The training loop",
     "schedules": "Learning rates",
@@ -97,18 +95,11 @@ def page() -> str:
 
 def section(each: DetectorText) -> list[str]:
     """One detector."""
-    said, labelled = parts_of(each.docstring)
+    said, labelled = each.parts()
     several = sum(other.kinds[:1] == each.kinds[:1] for other in detectors()) > 1
     title = f": {each.title}" if several and each.title.replace(" ", "-") not in each.kinds else ""
     lines = [f"### {', '.join(f'`{kind}`' for kind in each.kinds)}{title}", "", said]
     return lines + [f"- *{label}*: {text}" for label, text in labelled.items()]
-
-
-def parts_of(docstring: str) -> tuple[str, dict[str, str]]:
-    """What is found, and what stands behind each label."""
-    text = " ".join(docstring.split())
-    found = re.split(rf"(?:^| )({'|'.join(LABELS)}): ", text)
-    return found[0].strip(), {label: said.strip() for label, said in zip(found[1::2], found[2::2])}
 
 
 def main(words: list[str]) -> int:

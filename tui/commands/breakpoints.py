@@ -135,11 +135,21 @@ def _here(debugger: Debugger) -> str:
 def break_(debugger: Debugger, argument: str) -> CommandResult:
     """Set a breakpoint at the nodes that match SPEC; without SPEC, at the current node.
 
-    SPEC is a node name (`BmmBackward0`, `Bmm*`, `MmBackward0#3`), at a stop also the address of a node (`0x55d0…`, as
-    Paddle's log has it), `#112` (the 112th node to run), `model.py:16` (the forward line), `module:layers.3.*`,
-    `param:fc.*`, `nan`, `inf`, `nonfinite`, `backward`, `backward-end` or `error`. Suffixes: `before` (default) or
-    `after`, `every N`, `ignore N`, `backward N` (only in the N-th backward), `rank 0,2-3` (only on these ranks of a
-    job), `if EXPR`. A SPEC that matches no node is kept, since later graphs may have one.
+    SPEC is one of:
+      BmmBackward0, Bmm*, MmBackward0#3   nodes by name; at a stop also by address (0x55d0…, as in Paddle's log)
+      #112                                the 112th node to run
+      model.py:16                         the nodes that this line of the forward made
+      module:layers.3.*, param:fc.*       by module, by parameter
+      nan, inf, nonfinite                 the first gradient that has one, made of finite ones
+      backward, backward-end, error       the begin and end of each backward; an exception
+
+    Suffixes:
+      before, after                       before the node runs (the default), or after it, with its grad_inputs
+      every N, ignore N                   at each N-th hit, after N hits
+      backward N, rank 0,2-3              only in the N-th backward, only on these ranks of a job
+      if EXPR                             where EXPR is true; it can use what `print` can: norm(grad_outputs[0]), saved
+
+    A SPEC that matches no node is kept, since later graphs may have one.
     """
     return _add(debugger, argument or _here(debugger))
 

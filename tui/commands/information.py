@@ -16,11 +16,14 @@ from adbg.tui.text.formatting import (
     source_text,
     stop_title,
 )
-from adbg.tui.text.quantities import duration
+from adbg.tui.text.quantities import change, duration, jump
 from adbg.tui.text.starting_frames import fold_text, folded
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from adbg.engine.protocol.messages import NodeBody
+    from adbg.engine.types import GraphRow
     from adbg.tui.debugger.debugger import Debugger
 
 # As in gdb, although ambiguous; and as it is said in full.
@@ -34,7 +37,7 @@ SUBJECTS = {
     "breakpoints": "breakpoints with their hits and matches",
     "threads": "the threads of the program, and where each is",
     "locals": "the variables of the selected frame, of a thread that runs too (`thread 2`)",
-    "params": "the parameters, and at a stop their gradients",
+    "params": "the parameters, and at a stop their gradients; `info params fc*`, `by grad`, `per module` say more",
     "memory": "memory of the program and devices; `info memory graph`, `iterations [on]`, `nodes [on]` say more",
     "capabilities": "what adbg can do with the framework of the program",
     "names": "names that a breakpoint can use: nodes, modules, parameters, lines",
@@ -46,13 +49,18 @@ SUBJECTS = {
     "program": "the program, its state and its run directory",
 }
 GRAPH_ROWS = 40
+UNMEASURED = "the gradients of these nodes were not measured: `record on` has those of the next backward measured"
+REACH = 1000  # rows that one request may ask for
 
 
 @command("info", "i", group="information", args="SUBJECT", completes="info")
 def info(debugger: Debugger, argument: str) -> CommandResult:
     """Show information about SUBJECT; without SUBJECT, list the subjects.
 
-    A subject may be abbreviated to a unique prefix: `i mem` is `info memory`.
+    A subject may be abbreviated to a unique prefix: `i mem` is `info memory`. `info graph` gives the norm of the
+    gradient into each node, and how many times that of the nodes that feed it this is (`factor`).
+    `info params [PATTERN] [by [-]COLUMN] [per module [DEPTH]]` lists some parameters, the largest of a column first
+    (`by grad`, `by ratio`; with `-` the smallest), or the totals of modules.
     """
     word, _, rest = argument.strip().partition(" ")
     if not word:
@@ -72,6 +80,10 @@ def info(debugger: Debugger, argument: str) -> CommandResult:
         from adbg.tui.commands.memory.tables import memory_result
 
         return memory_result(debugger, rest)
+    if subject == "params":
+        from adbg.tui.commands.parameters import params_result
+
+        return params_result(debugger, rest)
     if rest:
         raise CommandError(f"`info {subject}` takes no argument")
     if subject == "breakpoints":
@@ -152,17 +164,33 @@ def graph_result(debugger: Debugger, argument: str) -> CommandResult:
     start = max(1, here - GRAPH_ROWS // 2)
     if argument:
         start = debugger.view.find_node(argument)
-    page = debugger.view.graph_page(start, GRAPH_ROWS)
+    whole = start + GRAPH_ROWS <= REACH  # only with all rows before are all known that feed one
+    page = debugger.view.graph_page(1 if whole else start, start + GRAPH_ROWS - 1 if whole else GRAPH_ROWS)
+    factors = _factors(page.rows) if whole else {}
     rows = []
-    for row in page.rows:
+    listed = [row for row in page.rows if row.index >= start]
+    for row in listed:
         mark = {"done": "●", "here": "▶", "todo": "○"}.get(row.state, "")
         shape = "" if row.shape is None else f"{row.dtype}[{', '.join(map(str, row.shape))}]"
         norm = "nan/inf" if row.nonfinite else row.norm
         feeds = " ".join(f"#{i}" for i in row.edges)
         where = row.parameter or place_text(row.forward)
         stops = ",".join(map(str, row.breakpoints))
-        rows.append((mark, f"#{row.index}", row.unique_name, shape, norm, feeds, row.module, where, stops))
-    last = page.rows[-1].index if page.rows else 0
+        rows.append(
+            (
+                mark,
+                f"#{row.index}",
+                row.unique_name,
+                shape,
+                norm,
+                feeds,
+                row.module,
+                where,
+                stops,
+                factors.get(row.index, ""),
+            )
+        )
+    last = listed[-1].index if listed else 0
     more = "more than " if page.truncated else ""
     head = f"backward {page.backward}: nodes #{start} to #{last} of {more}{page.total}"
     if last < page.total:
@@ -170,9 +198,22 @@ def graph_result(debugger: Debugger, argument: str) -> CommandResult:
     elif start > 1:
         head += f"; `info graph #{max(1, start - GRAPH_ROWS)}` lists those before"
     head += f"\n{page.note}" if page.note else ""
-    columns = ("", "#", "node", "gradient", "norm", "feeds", "module", "made at", "breakpoints")
-    value = {"total": page.total, "here": page.here, "backward": page.backward, "rows": to_json(page.rows)}
+    ran = [row for row in listed if row.state == "done"]
+    if ran and all(row.norm is None for row in ran):
+        head += f"\n{UNMEASURED}"
+    columns = ("", "#", "node", "gradient", "norm", "feeds", "module", "made at", "breakpoints", "factor")
+    value = {"total": page.total, "here": page.here, "backward": page.backward, "rows": to_json(listed)}
     return table_result(columns, rows, head, value)
+
+
+def _factors(rows: Sequence[GraphRow]) -> dict[int, str]:
+    """ "↓×0.02" of the nodes, by index: how many times the norm of what feeds them their own is."""
+    fed: dict[int, list[float | None]] = {}
+    for row in rows:
+        for to in row.edges:
+            fed.setdefault(to, []).append(row.norm)
+    known = {row.index: None if row.nonfinite else change(row.norm, fed.get(row.index, [])) for row in rows}
+    return {index: f"{jump(factor)}×{factor:.2g}" for index, factor in known.items() if factor is not None}
 
 
 def process_table(debugger: Debugger) -> CommandResult:

@@ -139,11 +139,11 @@ def quit_(_debugger: Debugger, argument: str) -> CommandResult:
     return CommandResult(quit=True)
 
 
-@command("help", "h", "?", group="session", args="[COMMAND]", completes="command")
+@command("help", "h", "?", group="session", args="[COMMAND | KIND]", completes="command")
 def help_(_debugger: Debugger, argument: str) -> CommandResult:
-    """List the commands, or describe one."""
+    """List the commands, or describe one, or a kind of finding of `diagnose` (`help zero-gradient`)."""
     if argument:
-        return CommandResult(help_text(resolve(argument.split()[0])))
+        return CommandResult(_help_of(argument.split()))
     lines = []
     for group in GROUPS:
         rows = [row for row in TABLE.commands() if row.group == group]
@@ -155,6 +155,15 @@ def help_(_debugger: Debugger, argument: str) -> CommandResult:
         "Commands may be abbreviated to a unique prefix. An empty line repeats the last step. `help COMMAND` says more."
     )
     return CommandResult("\n".join(lines), [row.name for row in TABLE.commands()], action="help")
+
+
+def _help_of(words: list[str]) -> str:
+    """Of a command, or of a kind of finding (`help zero-gradient`, `help diagnose zero-gradient`)."""
+    from adbg.tui.commands.diagnosis.kind_help import kind_text
+
+    TABLE.load()
+    about = "" if words[-1] in TABLE.aliases else kind_text(words[-1])
+    return about or help_text(resolve(words[0]))
 
 
 def _names(row: Command) -> str:
@@ -169,7 +178,22 @@ def usage(row: Command) -> str:
 def help_text(row: Command) -> str:
     """Usage, other names, the whole help."""
     other = f"   (also: {', '.join(row.aliases)})" if row.aliases else ""
-    return f"{usage(row)}{other}\n\n{row.help}"
+    return f"{usage(row)}{other}\n\n{_paragraphs(row.help)}"
+
+
+def _paragraphs(text: str) -> str:
+    """``text`` with each of its paragraphs as one line, for the front end to break where its own lines end. Lines that
+    are indented are a table: they stay."""
+    lines: list[str] = []
+    flows = False
+    for line in text.split("\n"):
+        prose = bool(line) and not line.startswith((" ", "-", "|"))
+        if prose and flows:
+            lines[-1] += f" {line}"
+        else:
+            lines.append(line)
+        flows = prose
+    return "\n".join(lines)
 
 
 # ------------------------------------------------------------------ `set NAME VALUE`

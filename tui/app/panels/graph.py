@@ -13,7 +13,7 @@ from adbg.tui.app.panels.graph_model import GraphModel
 from adbg.tui.app.panels.lanes import EMPTY, LaneRow
 from adbg.tui.text import cells as figures
 from adbg.tui.text.cells import Spans, elide, elide_parameter, width_of
-from adbg.tui.text.quantities import duration
+from adbg.tui.text.quantities import duration, jump
 
 _GLYPH = {"done": "●", "here": "▶", "todo": "○"}
 MAX_LANES = 14  # columns; 3 of 160 cells would be left for the op of a graph of 80
@@ -176,7 +176,8 @@ class GraphPanel(LinePanel):
             spans.append((f" {duration(node.us, bare=True):>{columns['us']}}", value))
         if columns["norm"]:
             norm = "non-fin" if node.nonfinite and node.norm is None else figures.number(node.norm)
-            spans.append((f" {norm:>{columns['norm']}}", value))
+            mark = jump(model.change(node))
+            spans.append((f"{mark + norm:>{columns['norm'] + 1}}", "warn" if mark else value))
         if columns["shape"]:
             shape = figures.shape(node.shape)
             spans.append((" " + elide(shape, columns["shape"]).ljust(columns["shape"]), value if shape else "faint"))

@@ -13,6 +13,7 @@ from dataclasses import replace
 from adbg.engine.protocol.messages import GraphBody, NodeRan
 from adbg.engine.types import GraphRow, SourceLine
 from adbg.tui.app.panels.lanes import LaneLayout, LaneRow
+from adbg.tui.text.quantities import change
 
 PAGE = 1000  # rows a request asks for: about 0.2 MB of JSON
 
@@ -204,6 +205,13 @@ class GraphModel:
     def feeders(self, index: int) -> list[int]:
         """Rows (loaded) that feed ``index``, nearest first."""
         return sorted(self._feeders.get(index, ()), reverse=True)
+
+    def change(self, row: GraphRow) -> float | None:
+        """How many times the norm of what feeds ``row`` its own is, of grad_outputs[0] each. None where that is not
+        known, or makes no sense: at the root, where something is not finite."""
+        if row.nonfinite:
+            return None
+        return change(row.norm, [self.rows[index].norm for index in self._feeders.get(row.index, ())])
 
     def find(self, text: str, start: int, step: int) -> int | None:
         """Index of the next row from ``start`` (exclusive, wrapping) whose name, module, parameter or place has

@@ -24,7 +24,7 @@ from adbg.tui.app.screens.grid_search import moved_slice
 from adbg.tui.text import cells as figures
 from adbg.tui.text.cells import Spans, number, width_of
 
-CELL = 9  # cells of a number
+CELL = 10  # cells of a number: "-4.57e-39" and one between
 Answered = Callable[[Read], None]
 Ask = Callable[[str, int, int, bool, Answered], None]  # (slice, rows, cols, exact, what takes the answer)
 Seek = Callable[[str, int, int, bool, Answered], None]  # (slice, row, column, other planes too, what takes the place)

@@ -31,7 +31,8 @@ READING = (
     ("Mm +2ac", "the name is MmBackward0 in short; 2 accumulate nodes (.grad) that it feeds are folded: space"),
     ("T →w", "the one accumulate node that it feeds is that of the parameter w"),
     ("us ‖g‖ shape", "time of the node in µs, norm and shape of the gradient that flows in (grad_outputs[0])"),
-    ("·", "not measured: the node has not run yet, or nothing asked for it (stepping does)"),
+    ("↓2.1e-5 ↑340", "the norm is a quarter, or four times, that of what feeds the node, or beyond"),
+    ("·", "not measured: the node has not run yet, or nothing asked for it (stepping does, and `record on` for all)"),
     ("Σ299µs", "status bar: the sum over the nodes of this backward that were timed"),
 )
 _WHERE = {"code": " (Source)", "graph": " (Graph)", "vlog": " (VLOG)", "foldable": " (Graph, VLOG)"}

@@ -43,9 +43,9 @@ def diagnose(debugger: Debugger, argument: str) -> CommandResult:
 
     The first one switches diagnosis on; it watches from there on, and tells what it finds as soon as it is certain.
     At a stop it looks at the node at hand too. `diagnose` lists what was found so far, `diagnose 2` shows finding 2
-    with its evidence and the commands that show it, `diagnose zero-grad` lists those of a kind. `diagnose start`
-    switches it on without a look, `diagnose start deep` has it look closely in every iteration; `diagnose stop` ends
-    it.
+    with its evidence and the commands that show it, `diagnose zero-grad` lists those of a kind, and
+    `help zero-grad` says what that kind means. `diagnose start` switches it on without a look, `diagnose start deep`
+    has it look closely in every iteration; `diagnose stop` ends it.
     """
     words = argument.split()
     if words[:1] == ["start"]:

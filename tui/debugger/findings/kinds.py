@@ -19,6 +19,7 @@ from adbg.engine.errors import CommandError
 from adbg.engine.places import parsed
 
 REPEATED = "run-differs"  # of two runs that are compared here: no detector's
+LABELS = ("Evidence", "Mistaken for", "Cost")  # of the paragraphs of a detector's docstring behind the first
 _WORDS = re.compile(r"[A-Z][a-z]*")
 _DETECTORS = Path(engine.__path__[0]) / "diagnosis" / "detectors"
 
@@ -32,6 +33,12 @@ class DetectorText:
     family: str
     docstring: str
     title: str = ""
+
+    def parts(self) -> tuple[str, dict[str, str]]:
+        """What is found, and what stands behind each of ``LABELS``."""
+        text = " ".join(self.docstring.split())
+        found = re.split(rf"(?:^| )({'|'.join(LABELS)}): ", text)
+        return found[0].strip(), {label: said.strip() for label, said in zip(found[1::2], found[2::2])}
 
 
 @cache
