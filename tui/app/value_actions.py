@@ -99,13 +99,24 @@ class ValueActions:
             return
         self.main.notify(why, severity="warning", markup=False)
 
+    def _why_nothing(self) -> str:
+        """Why there are no numbers to be shown, and how one comes to them."""
+        stop, row = self.debugger.stop, self.main.graph.selected
+        if stop is None:
+            return "values are shown at a stop: i pauses at the next node"
+        if row is None or row.index == stop.index:
+            return "no value here"
+        if row.state == "todo":
+            return f"#{row.index} has not run yet: nothing flows into it so far; t runs to it"
+        return f"the gradients of #{row.index} are gone: it ran, and was no stop; `b {row.unique_name}` stops at it"
+
     def grid(self) -> None:
         """The value shown, as numbers."""
         model = self.main.value.model
         stop = self.debugger.stop
         slot = model.slot
         if not model.target or stop is None or (slot is not None and (slot.meta is None or slot.meta.shape is None)):
-            self.main.app.bell()
+            self.main.notify(self._why_nothing(), timeout=6, markup=False)
             return
         selected = self.reader.selected
         target, index = model.target, 0 if selected == stop.index else selected

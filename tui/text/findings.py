@@ -12,6 +12,7 @@ from adbg.engine.types import SourceLine
 from adbg.tui.text.formatting import file_text, place_text
 
 NOBODY = "adbg got into no Python process of the program"
+NO_BACKWARD = "nothing is known so far: no backward has ended since diagnosis was switched on"
 INTERRUPTED = "SIGINT"  # of a program whose launcher hides how it ended
 PROOF, ADVICE = "what proves it", "what to try"  # headings of a finding in full
 _LABEL = 10  # cells of a label and what parts it from its text
@@ -184,7 +185,7 @@ def headline(rows: Sequence[Ranked], examined: Sequence[Examined], progress: Pro
         if not rows and not now.on:
             return "diagnosis is not on"
         if not now.iterations:
-            return count_text(rows, " so far") if rows else "nothing is known so far: no backward was watched yet"
+            return count_text(rows, " so far") if rows else NO_BACKWARD
         return f"{count_text(rows, ' so far')}, in {many}"
     if now.cut == NOBODY and not rows:
         return f"nothing was looked at: {NOBODY}"

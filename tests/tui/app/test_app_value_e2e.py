@@ -72,3 +72,10 @@ def test_the_number_of_the_console_zooms_it_too(script: Path) -> None:
         terminal.wait_for(lambda t: "5 Console" in t and "1 Graph" in t)
         terminal.send("p 5\r")
         terminal.wait_for("(adbg) p 5")
+
+
+def test_enter_on_a_node_without_numbers_says_why(script: Path) -> None:
+    with start(script, "-b", "Sqrt") as terminal:
+        terminal.wait_for("4 Value  grad_outputs[0]")
+        terminal.send("1kk\r")
+        terminal.wait_for("the gradients of #1 are gone")

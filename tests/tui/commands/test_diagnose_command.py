@@ -131,7 +131,7 @@ def test_no_iteration_was_watched(watched: Callable[..., Watched]) -> None:
     answers.iterations = 0
     session.run("diagnose")
     text = session.run("diagnose").text
-    assert text.startswith("nothing is known so far: no backward was watched yet")
+    assert text.startswith("nothing is known so far: no backward has ended since diagnosis was switched on")
     assert "nothing found" not in text and "not found" not in text and "0 iterations" not in text
     answers.findings = [FOUND]
     found = session.run("diagnose").text

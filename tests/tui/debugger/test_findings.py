@@ -196,7 +196,7 @@ def test_no_headline_reads_as_all_clear_where_it_is_not() -> None:
 
 def test_a_program_that_runs_may_tell_more() -> None:
     live = Progress(0, alive=True, ended=False)
-    assert headline([], [], live) == "nothing is known so far: no backward was watched yet"
+    assert headline([], [], live) == "nothing is known so far: no backward has ended since diagnosis was switched on"
     assert headline([], [], replace(live, iterations=1)) == "nothing found so far, in 1 iteration"
     assert headline(rows(made(1)), [], replace(live, iterations=4)) == "1 finding so far, an error, in 4 iterations"
     assert headline([], [], replace(live, on=False)) == "diagnosis is not on"
