@@ -120,7 +120,9 @@ def locals_result(debugger: Debugger) -> CommandResult:
     else:
         number, variables = view.local_variables()
         if number != view.frame:  # a node has none, nor has a forward call, which has returned
-            head = f"of frame {number}, {frame_text(view.frames()[number])}"
+            head = f"of frame {number}, {frame_text(view.frames()[number])}, the first that runs"
+            if view.frame:
+                head += f": the call of frame {view.frame} is over, and what it had is gone"
     value = [{"name": each.name, "type": each.type, "value": each.value} for each in variables]
     rows = [tuple(each.values()) for each in value if not _OF_A_MODULE.fullmatch(each["name"])]
     return table_result(("name", "type", "value"), rows, head if rows else "this frame has no locals", value)
