@@ -36,8 +36,9 @@ def suspects(graph: TorchGraph, error: BaseException, running: int | None) -> Se
 
 
 def _in_traceback(graph: TorchGraph, error: BaseException) -> Iterator[tuple[int, str]]:
-    """The ctx of a Python backward is its node: frames of the exception hold it. Innermost first."""
-    frames = []
+    """The ctx of a Python backward is its node: frames of the exception hold it. Innermost first, and of each node its
+    innermost alone: above it lies the ``apply`` that called it."""
+    frames, told = [], set()
     entry: types.TracebackType | None = error.__traceback__
     while entry is not None:
         frames.append((entry.tb_frame, entry.tb_lineno))
@@ -47,7 +48,8 @@ def _in_traceback(graph: TorchGraph, error: BaseException) -> Iterator[tuple[int
         if not names:
             continue
         key = graph.key_of(local(frame, names[0]))
-        if key is not None:
+        if key is not None and key not in told:
+            told.add(key)
             file = frame.f_code.co_filename
             yield key, f"its backward raised {type(error).__name__} ({file}:{line})"
 

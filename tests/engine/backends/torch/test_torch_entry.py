@@ -213,6 +213,7 @@ def test_post_mortem_of_a_python_backward_and_of_a_wrong_shape():
             Raising.apply(a.exp()).sum().backward()
         assert watch.last.failed[0][0] == "RaisingBackward#1"
         assert "its backward raised ValueError" in watch.last.failed[0][1] and __file__ in watch.last.failed[0][1]
+        assert watch.last.failed[0][1].count("raised ValueError") == 1, "not of torch's function.py, which called it"
         with pytest.raises(RuntimeError, match="invalid gradient"):
             WrongShape.apply(a.exp()).backward()
         assert watch.last.failed[0][0] == "WrongShapeBackward#1"
