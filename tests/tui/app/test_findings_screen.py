@@ -113,7 +113,9 @@ def test_one_that_comes_later_is_shown_and_none_is_said() -> None:
             True, [], [protocol.Examined("in-place", "clear")], seen[0]
         )
         await app.press("f8")
-        text = await app.shows("nothing is known so far: no backward has ended since diagnosis was switched on", "let the program run")
+        text = await app.shows(
+            "nothing is known so far: no backward has ended since diagnosis was switched on", "let the program run"
+        )
         assert "in-place" not in text and "nothing found" not in text, "no all-clear"
         seen[0] = 3
         await app.press("r")

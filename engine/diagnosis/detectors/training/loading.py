@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from adbg.engine.diagnosis.detector import Detector, Need, OptimizerEvent, detector
 from adbg.engine.diagnosis.detectors.graphs.calls import place
-from adbg.engine.diagnosis.source import called_name, inside, nodes_of, scope_at
+from adbg.engine.diagnosis.source import assigned_names, called_name, inside, nodes_of, scope_at
 from adbg.engine.own_files import is_programs
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
@@ -100,10 +100,14 @@ class LoadedAsTheyLie(Detector):
         self._looked = True
         self._found = list(_turned_by_shape(getattr(sys.modules.get("__main__"), "__file__", None) or ""))
         square = []
+        tables = _tables(self._found[0].file) if self._found else set()
         for each in event.tensors if self._found else ():
             sizes = self.facts.shape(each)
             title = self.facts.title_of(each)
-            if len(sizes) == 2 and sizes[0] == sizes[1] > 1 and title.endswith(".weight") and "emb" not in title:
+            layer, _, kind = title.rpartition(".")
+            if kind != "weight" or "emb" in title or layer.rpartition(".")[2] in tables:
+                continue
+            if len(sizes) == 2 and sizes[0] == sizes[1] > 1:
                 square.append(f"{title} {list(sizes)}")
         if len(self._found) != 1 or not square:
             return
@@ -123,26 +127,98 @@ class LoadedAsTheyLie(Detector):
 
 
 def _turned_by_shape(file: str) -> Iterator[SourceLine]:
-    """Each condition on two shapes that does nothing but transpose what is then written as a weight."""
+    """Each condition on two shapes of which one side transposes what is then written as a weight, and the other does
+    not."""
     nodes = nodes_of(file) if is_programs(file) else ()
+    called = {called_name(each) for each in nodes}
     elifs = {each.orelse[0] for each in nodes if isinstance(each, ast.If) and len(each.orelse) == 1}
     for node in nodes:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.IfExp):
-            done, test = node, node.value.test
-            value: ast.expr = node.value.body
-        elif isinstance(node, ast.If) and node not in elifs and len(node.body) == 1 and not node.orelse:
-            inner = node.body[0]
-            if not isinstance(inner, ast.Assign):
-                continue
-            done, test, value = inner, node.test, inner.value
+        if not isinstance(node, (ast.If, ast.IfExp)) or node in elifs:
+            continue
+        scope = scope_at(file, node.lineno)
+        if scope is None or (isinstance(scope, ast.FunctionDef) and scope.name not in called):
+            continue
+        differs = _shapes_differ(node.test, scope)
+        if differs is None:
+            continue
+        one, other = (each if isinstance(each, list) else [each] for each in (node.body, node.orelse))
+        turned, left = (one, other) if differs else (other, one)
+        if not any(_turns(each) for each in turned) or any(_turns(each) for each in left):
+            continue
+        if isinstance(node, ast.IfExp):
+            written = _value_is_written(file, node, scope)
         else:
-            continue
-        scope, name = scope_at(file, node.lineno), ast.unparse(done.targets[0])
-        called = {called_name(each) for each in nodes}
-        if isinstance(scope, ast.FunctionDef) and scope.name not in called:
-            continue
-        if scope is not None and _is_turned(value) and _asks_shapes(test) and _is_written(scope, name, node.lineno):
+            written = not any(isinstance(each, ast.Raise) for each in ast.walk(node)) and any(
+                _value_is_written(file, each, scope, node.lineno) for part in turned for each in _turned_in(part)
+            )
+        if written:
             yield SourceLine(file, node.lineno, getattr(scope, "name", "<module>"))
+
+
+def _shapes_differ(test: ast.expr, scope: ast.AST) -> bool | None:
+    """Whether ``test`` is true where two shapes differ (``value.shape != target.shape``, also where the number of axes
+    is asked for beside it), or, False, where they are alike; None where it asks for anything else."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = _shapes_differ(test.operand, scope)
+        return None if inner is None else not inner
+    parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
+    asked = []
+    for each in parts:
+        negated = isinstance(each, ast.UnaryOp) and isinstance(each.op, ast.Not)
+        compared = each.operand if isinstance(each, ast.UnaryOp) and negated else each
+        if (
+            isinstance(compared, ast.Compare) and isinstance(compared.ops[0], (ast.Eq, ast.NotEq))
+            and all(_is_shape(side, scope) for side in (compared.left, *compared.comparators))
+        ):  # fmt: skip
+            asked.append(isinstance(compared.ops[0], ast.NotEq) is not negated)
+        elif not any(word in ast.unparse(each) for word in ("ndim", "dim()", "len(")):
+            return None
+    return asked[0] if len(asked) == 1 else None
+
+
+def _is_shape(side: ast.expr, scope: ast.AST) -> bool:
+    """``list(value.shape)``, or a variable that was given one."""
+    if ".shape" in ast.unparse(side):
+        return "len(" not in ast.unparse(side)
+    if not isinstance(side, ast.Name):
+        return False
+    for node in inside(scope):
+        if isinstance(node, ast.Assign) and side.id in assigned_names(node):
+            target, value = node.targets[0], node.value
+            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+                at = next((i for i, each in enumerate(target.elts) if ast.unparse(each) == side.id), None)
+                value = value.elts[at] if at is not None else value
+            return ".shape" in ast.unparse(value)
+    return False
+
+
+def _turned_in(node: ast.AST) -> list[ast.expr]:
+    return [each for each in ast.walk(node) if isinstance(each, ast.expr) and _is_turned(each)]
+
+
+def _turns(node: ast.AST) -> bool:
+    return bool(_turned_in(node))
+
+
+def _value_is_written(file: str, value: ast.expr, scope: ast.AST, after: int = 0) -> bool:
+    """Whether ``value`` becomes a weight: it is put into one at once, or by the name that it is given, or it is what
+    the function returns, whose call does that. ``after``: the line behind which a name counts."""
+    for node in inside(scope):
+        if not isinstance(node, (ast.Assign, ast.Expr, ast.Return)) or node.value is None:
+            continue
+        if all(each is not value for each in ast.walk(node.value)):
+            continue
+        if isinstance(node, ast.Return):
+            name = getattr(scope, "name", "")
+            calls = [each for each in nodes_of(file) if isinstance(each, ast.Call) and called_name(each) == name]
+            around = [(each, scope_at(file, each.lineno)) for each in calls]
+            return any(at is not None and at is not scope and _value_is_written(file, each, at) for each, at in around)
+        if isinstance(node, ast.Expr):
+            return any(called_name(each) in _PUTS and each is not value for each in ast.walk(node.value))
+        if isinstance(node.targets[0], ast.Subscript):
+            return True
+        return _is_written(scope, ast.unparse(node.targets[0]), after or node.lineno)
+    return False
 
 
 def _is_written(scope: ast.AST, name: str, after: int) -> bool:
@@ -159,16 +235,22 @@ def _is_written(scope: ast.AST, name: str, after: int) -> bool:
     return False
 
 
-def _asks_shapes(test: ast.expr) -> bool:
-    """``value.shape != target.shape``, also where the number of axes is asked for beside it."""
-    parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
-    differs = [
-        each for each in parts if isinstance(each, ast.Compare) and isinstance(each.ops[0], ast.NotEq)
-        and all(".shape" in ast.unparse(side) for side in (each.left, *each.comparators))
-    ]  # fmt: skip
-    others = [ast.unparse(each) for each in parts if each not in differs]
-    return len(differs) == 1 and all("ndim" in each or "dim()" in each or "len(" in each for each in others)
-
-
 def _is_turned(value: ast.expr) -> bool:
     return (isinstance(value, ast.Attribute) and value.attr in ("T", "mT")) or called_name(value) in _TURNS
+
+
+def _tables(file: str) -> set[str]:
+    """Attributes that are embeddings, whose weights lie alike in all frameworks."""
+    found = set()
+    for node in nodes_of(file):
+        if isinstance(node, ast.Assign):
+            target, value = node.targets[0], node.value
+            pairs = (
+                zip(target.elts, value.elts) if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
+                else [(target, value)]
+            )  # fmt: skip
+            found |= {
+                each.attr for each, given in pairs
+                if isinstance(each, ast.Attribute) and called_name(given) == "Embedding"
+            }  # fmt: skip
+    return found

@@ -170,21 +170,7 @@ def load"""), (IF, "        value = value.T if value.ndim == 2 else value\n"),
     "a square table": changed(("  # CAUSE", ""), ("net = Net()", "net = Table()")),
     "never called": changed(("  # CAUSE", ""), ("load(net, given)\nshows(net, given)", "print('as they lie: []')")),
 }  # fmt: skip
-FAULTS = {
-    # FAULT: `put(target, tensor(value.T if … else value))`.
-    "an expression that is written": "an expression has to be all that is assigned",
-    # FAULT: the same with the branches the other way round.
-    "what is alike first": "of an expression only what is chosen where shapes differ first is read",
-    "else": "a condition with an else is not read",
-    "written in both": "a condition with an else is not read",
-    "told of": "a condition of more than one statement is not read",
-    # FAULT: shapes that have names, or a function of their own.
-    "shapes of their own": "shapes have to be asked for in the condition",
-    "of two negations": "`not a == b` is not read",
-    "a function for one": "the function that turns has to write, too",
-    # FAULT: false alarms.
-    "a square table": "the weight of an embedding, which is right as it lies, is told of",
-}  # fmt: skip
+FAULTS: dict[str, str] = {}
 
 
 def texts(framework: str) -> dict[str, str]:
