@@ -30,9 +30,10 @@ from adbg.engine.outside import suppress
 _MORE = (
     "detach", "detach_", "numpy", "item", "tolist", "__float__", "__int__", "__bool__", "__array__", "copy_",
     "set_value", "_share_buffer_to", "__eq__", "__ne__", "equal", "not_equal", "logical_not", "__invert__",
-    "__ge__", "__gt__", "__le__", "__lt__",
+    "__ge__", "__gt__", "__le__", "__lt__", "_use_gpudnn",
 )  # fmt: skip
 _NAMES = {
+    "_use_gpudnn": "assign",  # the pools of one size make another tensor of the same node by it
     "_setitem_dygraph": "__setitem__",
     "_getitem_dygraph": "__getitem__",
     "_getitem_from_offset": "__getitem__",
@@ -202,7 +203,7 @@ def _whole(tap: OperatorTap, name: str, original: Callable[..., Any]) -> Any:
         try:
             if watcher is None or tap.thread != ident():
                 return original(self, *args, **kwargs)
-            return tap.whole(watcher, name, original, (self, *args), kwargs)
+            return tap.whole(watcher, _NAMES.get(name, name), original, (self, *args), kwargs)
         except BaseException as error:
             strip_own(error)
             raise

@@ -1,4 +1,4 @@
-"""Heads of an attention that are put together without being turned back."""
+"""Heads of an attention that are taken apart, or put together, without being turned."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, shape
-from adbg.engine.diagnosis.detectors.graphs.marks import Marks
+from adbg.engine.diagnosis.detectors.graphs.marks import Marked, Marks
 from adbg.engine.protocol.messages import Finding
 
-_PRODUCTS = frozenset({"matmul", "einsum"})
+_PRODUCTS = frozenset({"matmul", "bmm", "einsum"})
 _ATTENDS = frozenset({"scaled_dot_product_attention"})
 _KEEPS = frozenset({"dropout", "contiguous", "clone", "to", "cast", "float", "masked_fill", "mul", "multiply"})
 _FOLDS = frozenset({"reshape", "view"})
@@ -18,14 +18,15 @@ _TURNS = frozenset({"transpose", "permute", "swapaxes", "swapdims", "movedim"})
 
 
 @detector("wrong-axis")
-class MergedHeads(Detector):
+class HeadsAsTheyLie(Detector):
     """The result of an attention of several heads, [batch, heads, places, channels], is reshaped to [batch, places,
-    heads x channels] as it lies: it moves no element, so that a row has several places of one head, where one place of
-    all heads was meant.
+    heads x channels] as it lies, or what it attends to, [batch, places, heads x channels], to [batch, heads, places,
+    channels]: that moves no element, so that a row has several places of one head, where one place of all heads was
+    meant, or a head a part of the places, where a part of the channels was.
 
-    Evidence: the shapes before and after, and the product of weights and values that made it.
+    Evidence: the shapes before and after, and the product of weights and values that made it, or that it goes into.
     Mistaken for: what is turned before (not told), heads that lie behind the places, and as many heads as places where
-    nothing says which axis has them (not told).
+    nothing says which axis has them (not told), what goes into no attention (not told).
     Cost: in sampled iterations a look at the names of operators, and at the shapes of products behind a softmax.
     """
 
@@ -37,6 +38,7 @@ class MergedHeads(Detector):
         self._heads: Marks[list[int]] = Marks()  # what an attention made
         self._split: Marks[None] = Marks()  # the last axis was taken apart: heads lie third
         self._front: Marks[None] = Marks()  # and were turned to the front
+        self._laid: Marks[tuple[list[int], list[int]]] = Marks()  # taken apart as it lies: the shapes around that
         self._seen = False
         self._told: set[Any] = set()
 
@@ -57,7 +59,11 @@ class MergedHeads(Detector):
             before, behind = shape(source), shape(result)
             if self._split.of(source) is not None and behind == [before[0], before[2], before[1], before[3]]:
                 self._front.put(result, None, name, None)
+            if (laid := self._laid.of(source)) is not None:
+                self._laid.put(result, laid.what, laid.name, laid.line)
         elif name in _KEEPS:
+            if (laid := self._laid.of(source)) is not None:
+                self._laid.put(result, laid.what, laid.name, laid.line)
             if self._weights.of(source) is not None:
                 self._weights.put(result, None, name, None)
             if (known := self._heads.of(source)) is not None and shape(result) == shape(source):
@@ -65,6 +71,10 @@ class MergedHeads(Detector):
 
     def _attend(self, call: OperatorCall) -> None:
         sizes = shape(call.results[0])
+        given = call.operands[:3] if plain(call.name) in _ATTENDS else call.operands[-1:]
+        for each in given:
+            if (laid := self._laid.of(each)) is not None and len(shape(each)) == len(laid.what[1]):
+                self._tell_split(call, laid)
         values = call.operands[2 if plain(call.name) in _ATTENDS and len(call.operands) > 2 else -1]
         if len(sizes) != 4 or shape(values)[:2] != sizes[:2] or min(sizes) < 1:
             return
@@ -76,6 +86,8 @@ class MergedHeads(Detector):
         before, behind, known = shape(source), shape(result), self._heads.of(source)
         if len(behind) == 4 and len(before) == 3 and behind[:2] == before[:2]:
             self._split.put(result, None, "", None)
+        if _is_split_as_it_lies(before, behind):
+            self._laid.put(result, (before, behind), call.name, line_of(call.lines))
         if known is None or len(behind) != 3:
             return
         batch, heads, places, width = known.what
@@ -98,3 +110,34 @@ class MergedHeads(Detector):
                 [f"b {place(line)}", "info node"],
             )
         )  # fmt: skip
+
+    def _tell_split(self, call: OperatorCall, laid: Marked[tuple[list[int], list[int]]]) -> None:
+        facts, line = self.facts, laid.line
+        if line in self._told:
+            return
+        self._told.add(line)
+        (before, behind), heads = laid.what, laid.what[0][2] // laid.what[1][-1]
+        facts.tell(
+            Finding(
+                0, "wrong-axis", "error", 0.92,
+                f"{laid.name} at {place(line)} makes {behind} of {before} as it lies: a head has a part of the "
+                f"{before[1]} places, not all places with a part of the channels; make it [{before[0]}, {before[1]}, "
+                f"{heads}, {behind[-1]}] and turn axes 1 and 2",
+                None, None, facts.iteration + 1, line, facts.cause(line),
+                [
+                    f"what it makes is attended to at {place(line_of(call.lines))}",
+                    f"head 0 is made of places 0 to {(before[1] * behind[-1] - 1) // before[2]} of a row alone",
+                ],
+                [f"b {place(line)}", "info node"],
+            )
+        )  # fmt: skip
+
+
+def _is_split_as_it_lies(before: list[int], behind: list[int]) -> bool:
+    """[batch, places, width] to [batch, heads, places, width / heads], or heads and batch in one axis."""
+    if len(before) != 3 or min(before) < 1 or not behind or not behind[-1] or before[2] % behind[-1]:
+        return False
+    heads = before[2] // behind[-1]
+    if heads < 2 or before[1] < 2 or heads == before[1]:
+        return False
+    return behind in ([before[0], heads, before[1], behind[-1]], [before[0] * heads, before[1], behind[-1]])

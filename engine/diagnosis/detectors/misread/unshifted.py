@@ -16,7 +16,8 @@ from adbg.engine.types import SourceLine
 
 _EMBEDS = frozenset({"embedding", "lookup_table_v2"})
 _LOSSES = frozenset({"cross_entropy", "cross_entropy_with_softmax", "nll_loss"})
-_CUTS = frozenset({"clone", "getitem", "slice", "narrow", "index_select", "gather", "select", "index", "take"})
+_CUTS = frozenset({"clone", "getitem", "slice", "narrow", "index_select", "gather", "select", "index", "take",
+                   "where", "masked_fill"})  # fmt: skip
 _CARRIES = frozenset({
     "stack", "cat", "concat", "view", "reshape", "flatten", "contiguous", "to", "cast", "long", "astype",
     "unsqueeze", "squeeze", "detach", "collate", "as_tensor", "tensor", "to_tensor", "assign",
@@ -66,8 +67,8 @@ class LabelsNotShifted(Detector):
     """A language model whose labels are its input: ``x = text[i:i + n]``, ``y = text[i:i + n]``. Each place gives back
     the token that it sees, the loss falls to nothing, and nothing is learnt of what comes next.
 
-    Evidence: the labels and what was embedded, equal in every place in each look; that what each place says is computed
-    from what was embedded there; the loss, which fell.
+    Evidence: the labels and what was embedded, equal in every place that counts (labels below 0 do not) in each look;
+    that what each place says is computed from what was embedded there; the loss, which fell.
     Mistaken for: an encoder that gives its tokens back out of fewer places, words that are masked, moved or noised
     (before they are embedded or after it), two sequences that meet: not told, as what each place says does not come of
     that place alone by operators that keep it there. A note where the loss did not fall: then a place may not see its
@@ -79,7 +80,7 @@ class LabelsNotShifted(Detector):
 
     def __init__(self, facts: Any) -> None:
         super().__init__(facts)
-        self._places: Marks[_Seen] = Marks()
+        self._places: Marks[tuple[_Seen, ...]] = Marks()
         self._cut: Marks[None] = Marks()
         self._found: dict[SourceLine | None, _Place] = {}
         self._other: set[SourceLine | None] = set()  # losses that got something else
@@ -98,36 +99,41 @@ class LabelsNotShifted(Detector):
             self._compare(call)
         elif name in _KEEPS or name in _JOINS:
             seen = self._kept(call, name)
-            if seen is None:
+            if not seen:
                 self._follow_tokens(call, name, result)
             for each in call.results:
-                if seen is not None and _has_places(shape(each), seen):
+                if seen and _has_places(shape(each), seen[0]):
                     self._places.put(each, seen, name, None)
         else:
             self._follow_tokens(call, name, result)
 
-    def _kept(self, call: OperatorCall, name: str) -> _Seen | None:
-        """Where what comes out has the places of what was embedded. Beside it there may be weights, and what is no
-        batch of rows (positions)."""
+    def _kept(self, call: OperatorCall, name: str) -> tuple[_Seen, ...]:
+        """Where what comes out has the places of what was embedded, () otherwise. Beside it there may be weights, what
+        is no batch of rows (positions), and, added to it, what else was embedded for the same places."""
         known = [self._places.of(each) for each in call.operands]
-        found = {each.what for each in known if each is not None}
-        if len(found) != 1:
-            return None
-        (seen,) = found
+        found = list(dict.fromkeys(each.what for each in known if each is not None))
+        if not found or len({(each.rows, each.places) for what in found for each in what}) > 1:
+            return ()
+        if len(found) > 1 and name != "add":
+            return ()
+        seen = tuple(dict.fromkeys(each for what in found for each in what))
         for mark, each in zip(known, call.operands):
             sizes = shape(each)
             if mark is None and not (each.is_leaf and each.requires_grad):
                 if len(sizes) > 2 and sizes[0] != 1:
-                    return None  # another batch: noise, a second sequence
+                    return ()  # another batch: noise, a second sequence
                 if name not in ("add", "masked_fill") and len(sizes) > 1 and name in _JOINS:
-                    return None
+                    return ()
         return seen
 
     def _follow_tokens(self, call: OperatorCall, name: str, result: Any) -> None:
         """The line that cuts them out of a text, which is the one to change; through what only lays them otherwise."""
         if (name not in _CARRIES and name not in _CUTS) or "int" not in str(result.dtype):
             return
-        made = self._cut.of(call.operands[0]) if name in _CARRIES else None
+        source = call.operands[0]
+        both = shape(source), shape(result)
+        rows = name != "clone" and len(both[0]) == len(both[1]) == 2 and both[0][1] == both[1][1]
+        made = self._cut.of(source) if name in _CARRIES or rows else None  # rows that are picked were cut before
         if made is not None:
             self._cut.put(result, None, made.name, made.line)
         else:
@@ -136,7 +142,7 @@ class LabelsNotShifted(Detector):
     def _embed(self, call: OperatorCall, result: Any) -> None:
         tokens = next((each for each in call.operands if "int" in str(each.dtype)), None)
         sizes = shape(tokens) if tokens is not None else []
-        if len(sizes) != 2 or sizes[0] < 2 or sizes[1] < _SHORTEST or not call.grad_mode:
+        if len(sizes) != 2 or sizes[1] < _SHORTEST or not call.grad_mode:
             return
         digest = self.facts.digest(tokens) if sizes[0] * sizes[1] <= _MOST else None
         if digest is not None:
@@ -149,7 +155,7 @@ class LabelsNotShifted(Detector):
                 cut.line if cut is not None else None,
                 weakref.ref(tokens),
             )
-            self._places.put(result, what, call.name, what.line)
+            self._places.put(result, (what,), call.name, what.line)
 
     def _compare(self, call: OperatorCall) -> None:
         line, known = line_of(call.lines), self._places.of(call.operands[0])
@@ -157,25 +163,38 @@ class LabelsNotShifted(Detector):
         if known is None or labels is None or "int" not in str(labels.dtype) or line in self._other:
             return
         self._any = True
-        seen, backend = known.what, self.facts.backend
+        backend = self.facts.backend
         given = call.results[0 if plain(call.name) == "nll_loss" else -1]  # beside a weight, or behind a softmax
         losses = few_numbers(backend, given, _MOST)
-        count = seen.rows * seen.places
-        equal = backend.meta(labels).numel == count and self.facts.digest(labels) == seen.digest
-        if losses is None or not losses.flat or not equal:
+        seen = next((each for each in known.what if self._are_tokens(labels, each)), None)
+        if losses is None or not losses.flat or seen is None:
             self._other.add(line)
             self._found.pop(line, None)
             return
         found = self._found.get(line)
         if found is None:
             tokens_read = few_numbers(backend, labels, _MOST)
-            if tokens_read is None or len(set(tokens_read.flat)) < _KINDS:
+            if tokens_read is None or len({each for each in tokens_read.flat if each >= 0}) < _KINDS:
                 return
             cut, tokens = self._cut.of(labels), seen.tokens()
             alike = tokens is not None and self.facts.share_memory(tokens, labels)
             made = cut.line if cut is not None and not alike else None
             found = self._found[line] = _Place(call.name, line, seen, made, [])
         found.losses.append(sum(losses.flat) / len(losses.flat))
+
+    def _are_tokens(self, labels: Any, seen: _Seen) -> bool:
+        """Equal in every place, but for labels below 0, which count for nothing (``ignore_index``)."""
+        backend, count = self.facts.backend, seen.rows * seen.places
+        if backend.meta(labels).numel != count:
+            return False
+        if self.facts.digest(labels) == seen.digest:
+            return True
+        tokens = seen.tokens()
+        read = [few_numbers(backend, each, _MOST) for each in (labels, tokens) if each is not None]
+        if len(read) < 2 or read[0] is None or read[1] is None or min(read[0].flat, default=0) >= 0:
+            return False
+        counted = [(label, token) for label, token in zip(read[0].flat, read[1].flat) if label >= 0]
+        return 2 * len(counted) >= count and all(label == token for label, token in counted)
 
     def iteration_end(self) -> None:
         self._places = Marks()  # of one iteration

@@ -27,13 +27,15 @@ _KEPT = 4
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """What a sum has of ``1 + v - m ** 2 - exp(v)``: ids of v as it is and under exp, whether there is a square; and
-    what was done with it since: ``summed`` over the axes of a sample, a ``mean`` over the samples, a weight."""
+    """What a sum has of ``1 + v - m ** 2 - exp(v)``, or of ``s ** 2 + m ** 2 - 1 - 2 * log(s)``: ids of what is there
+    as it is, under exp, under log and squared, each without a number that it is multiplied by; and what was done with
+    it since: ``summed`` over the axes of a sample, a ``mean`` over the samples, a weight."""
 
     rows: int
     plain: frozenset[int] = frozenset()
     exponents: frozenset[int] = frozenset()
-    square: bool = False
+    logs: frozenset[int] = frozenset()
+    squares: frozenset[int] = frozenset()
     summed: bool = False
     mean: bool = False
     weighted: bool = False
@@ -41,7 +43,16 @@ class _Terms:
     @property
     def is_divergence(self) -> bool:
         """Of a normal distribution from the standard one."""
-        return self.square and not self.plain.isdisjoint(self.exponents)
+        by_variance = bool(self.squares) and not self.plain.isdisjoint(self.exponents)
+        return by_variance or (not self.logs.isdisjoint(self.squares) and bool(self.squares - self.logs))
+
+    def joined(self, other: _Terms) -> _Terms:
+        """Of the sum of both."""
+        return replace(
+            self, plain=self.plain | other.plain, exponents=self.exponents | other.exponents,
+            logs=self.logs | other.logs, squares=self.squares | other.squares,
+            weighted=self.weighted or other.weighted,
+        )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -52,6 +63,7 @@ class _Both:
     reconstruction: SourceLine | None
     divergence: SourceLine | None
     features: int
+    rows: int  # that the divergence is summed over, too; else 1
     values: list[tuple[int, float]] = field(default_factory=list)  # the last ones
     odd: bool = False  # it had a weight, or was below 0: no such divergence
 
@@ -59,8 +71,9 @@ class _Both:
 @detector("loss-input")
 class MeanBesideSum(Detector):
     """An autoencoder whose reconstruction is a mean over samples and features, and whose Kullback-Leibler divergence
-    (``1 + logvar - mu ** 2 - exp(logvar)``) is summed over the axes of the code, added with no weight: the divergence
-    counts as many times more as there are features, and the code comes to say nothing.
+    (by the logarithm of the variance, by the deviation, by distributions) is summed over the axes of the code, or over
+    the samples, too, added with no weight: the divergence counts as many times more as there are features, and the code
+    comes to say nothing.
 
     Evidence: over how many features the mean is; the divergence in the iterations that were looked at, which goes to 0.
     Mistaken for: a divergence that has a weight at any time, other formulas (Poisson, policies, kernels), and one that
@@ -74,13 +87,20 @@ class MeanBesideSum(Detector):
         super().__init__(facts)
         self._terms: Marks[_Terms] = Marks()
         self._means: Marks[int] = Marks()
+        self._each: Marks[int] = Marks()  # losses of each feature, no mean yet
+        self._scaled: Marks[int] = Marks()  # id of what a number was multiplied with
         self._both: dict[SourceLine | None, _Both] = {}
 
     def applied(self) -> bool:
         return bool(self._both)
 
     def iteration_end(self) -> None:
-        self._terms, self._means = Marks(), Marks()  # the ids are of tensors of one iteration
+        self._terms, self._means, self._each, self._scaled = (
+            Marks(),
+            Marks(),
+            Marks(),
+            Marks(),
+        )  # the ids are of tensors of one iteration
 
     def composite(self, call: OperatorCall) -> None:
         if plain(call.name) in PAIRED:
@@ -96,37 +116,53 @@ class MeanBesideSum(Detector):
             name in ("add", "sub", "subtract") and len(call.operands) == 2 and self._meet(call, name != "add")
         ):
             return
-        elif name == "exp" and len(shape(source)) == 2:
-            terms = _Terms(shape(source)[0], exponents=frozenset({id(source)}))
-            self._terms.put(result, terms, name, line_of(call.lines))
-        elif _is_square(call, name) and len(shape(source)) == 2:
-            self._terms.put(result, _Terms(shape(source)[0], square=True), name, line_of(call.lines))
-        elif name in ("sum", "mean"):
-            self._reduce(call, name)
+        elif len(shape(source)) == 2 and (name in ("exp", "log") or _is_square(call, name)):
+            self._terms.put(result, self._made(name, source), name, line_of(call.lines))
+        elif name in ("sum", "mean", "mean_all"):
+            self._reduce(call, name.removesuffix("_all"))
         elif name in _CARRIES:
             self._carry(call, name)
+
+    def _made(self, name: str, source: Any) -> _Terms:
+        rows, at = shape(source)[0], frozenset({self._root(source)})
+        if name == "exp":
+            return _Terms(rows, exponents=at)
+        if name == "log":
+            known = self._terms.of(source)
+            return _Terms(rows, logs=at | (known.what.squares if known is not None else frozenset()))
+        return _Terms(rows, squares=at)
+
+    def _root(self, value: Any) -> int:
+        known = self._scaled.of(value)
+        return known.what if known is not None else id(value)
 
     def _mean_of(self, call: OperatorCall) -> None:
         given = [*call.arguments, *call.keywords.values()]
         sizes = shape(call.operands[0]) if call.operands else []
         features = math.prod(sizes[1:])
-        if not call.results or shape(call.results[0]) or features < _FEATURES or len(sizes) < 2:
+        if not call.results or features < _FEATURES or len(sizes) < 2:
             return
-        if not any(isinstance(each, str) and each != "mean" for each in given):
+        if shape(call.results[0]) == sizes:
+            self._each.put(call.results[0], features, call.name, line_of(call.lines))
+        elif not shape(call.results[0]) and not any(isinstance(each, str) and each != "mean" for each in given):
             self._means.put(call.results[0], features, call.name, line_of(call.lines))
 
     def _carry(self, call: OperatorCall, name: str) -> None:
         """Sums and products with numbers."""
         known = [self._terms.of(each) for each in call.operands]
         whats = [each.what for each in known if each is not None]
+        if name in _TIMES and (not whats or len(whats) > 1):
+            if not whats and len(call.operands) == 1 and len(shape(call.results[0])) == 2:
+                self._scaled.put(call.results[0], self._root(call.operands[0]), name, line_of(call.lines))
+            return  # a product of two of them is no term of the formula: (y - m) ** 2 / s ** 2
         if not whats:
-            if name in _TIMES or len(shape(call.results[0])) != 2:
+            self._carry_mean(call, name)
+            if len(shape(call.results[0])) != 2:
                 return
             whats = [_Terms(shape(call.results[0])[0])]
         what = whats[0]
         for other in whats[1:]:
-            what = replace(what, plain=what.plain | other.plain, exponents=what.exponents | other.exponents,
-                           square=what.square or other.square, weighted=what.weighted or other.weighted)  # fmt: skip
+            what = what.joined(other)
         beside = [each for each, mark in zip(call.operands, known) if mark is None]
         if name in _TIMES:
             numbers = [abs(float(each)) for each in call.arguments[1:] if type(each) in (int, float)]
@@ -136,14 +172,21 @@ class MeanBesideSum(Detector):
             elif beside or by not in _PLAIN:
                 what = replace(what, weighted=True)
         else:
-            linear = frozenset(id(each) for each in beside if each.requires_grad)
+            linear = frozenset(self._root(each) for each in beside if each.requires_grad)
             what = replace(what, plain=what.plain | linear)
         self._terms.put(call.results[0], what, call.name, line_of(call.lines))
 
+    def _carry_mean(self, call: OperatorCall, name: str) -> None:
+        """``loss = loss + recon``: what is added beside it does not matter."""
+        for each in call.operands if name == "add" and not shape(call.results[0]) else ():
+            if (mean := self._means.of(each)) is not None:
+                self._means.put(call.results[0], mean.what, mean.name, mean.line)
+
     def _reduce(self, call: OperatorCall, name: str) -> None:
         known, sizes = self._terms.of(call.operands[0]), shape(call.operands[0])
-        alone = known is not None and known.what == _Terms(known.what.rows, square=True)
-        if alone and name == "mean" and not shape(call.results[0]) and math.prod(sizes[1:]) >= _FEATURES:
+        alone = known is not None and known.what == _Terms(known.what.rows, squares=known.what.squares)
+        each = alone or self._each.of(call.operands[0]) is not None
+        if each and name == "mean" and not shape(call.results[0]) and math.prod(sizes[1:]) >= _FEATURES:
             self._means.put(call.results[0], math.prod(sizes[1:]), name, line_of(call.lines))  # of squares, by hand
             return
         if known is None or not known.what.is_divergence or (name == "mean" and not known.what.summed):
@@ -154,12 +197,12 @@ class MeanBesideSum(Detector):
     def _meet(self, call: OperatorCall, minus: bool) -> bool:
         for one, other in (call.operands, call.operands[::-1])[: 1 if minus else 2]:
             mean, terms = self._means.of(one), self._terms.of(other)
-            if mean is None or terms is None or not (terms.what.is_divergence and terms.what.mean):
+            if mean is None or terms is None or not (terms.what.is_divergence and terms.what.summed) or shape(other):
                 continue
-            line = line_of(call.lines)
-            both = self._both.setdefault(line, _Both(line, mean.line, terms.line, mean.what))
+            line, rows = line_of(call.lines), 1 if terms.what.mean else terms.what.rows
+            both = self._both.setdefault(line, _Both(line, mean.line, terms.line, mean.what, rows))
             read = few_numbers(self.facts.backend, other, 1)
-            value = 0.0 if read is None else -read.flat[0] if minus else read.flat[0]
+            value = 0.0 if read is None else (-read.flat[0] if minus else read.flat[0]) / rows
             if read is None or terms.what.weighted or value < -1e-3:
                 both.odd = True
             else:
@@ -174,18 +217,19 @@ class MeanBesideSum(Detector):
                 self._tell(both)
 
     def _tell(self, both: _Both) -> None:
-        facts, value = self.facts, both.values[-1][1]
+        facts, value, times = self.facts, both.values[-1][1], both.features * both.rows
         shown = ", ".join(f"{number:.3g} in iteration {at}" for at, number in both.values)
+        samples = f" and {both.rows:,} samples" if both.rows > 1 else ""
         evidence = [
             f"the reconstruction ({place(both.reconstruction)}) is a mean over {both.features:,} features of each "
-            f"sample, the divergence ({place(both.divergence)}) a sum over the axes of the code",
-            f"the divergence is {shown}",
+            f"sample, the divergence ({place(both.divergence)}) a sum over the axes of the code{samples}",
+            f"the divergence{' of a sample' if samples else ''} is {shown}",
         ]
         facts.tell(
             Finding(
                 0, "loss-input", "warning", 0.85,
                 f"{place(both.line)} adds a mean over {both.features:,} features to a divergence that is summed over "
-                f"the code: it counts {both.features:,} times what it is to, and went to {value:.2g}; sum the "
+                f"the code{samples}: it counts {times:,} times what it is to, and went to {value:.2g}; sum the "
                 "reconstruction over the features of a sample, too",
                 None, None, None, both.line, facts.cause(both.reconstruction), evidence,
                 [f"b {place(both.reconstruction)}", "info node"],

@@ -1,5 +1,5 @@
-"""Heads of an attention that are put together as they lie. Witness: a loop over the heads, each by itself, whose
-results are put side by side."""
+"""Heads of an attention that are taken apart, or put together, as they lie. Witness: a loop over the heads, each by
+itself, whose results are put side by side."""
 
 from __future__ import annotations
 
@@ -105,6 +105,33 @@ BUGGY = {
         "paddle": attention(WEIGHTS, "return fw.reshape(weights @ v, [B, T, H * D])  # CAUSE"),
     },
 }  # fmt: skip
+TURN = "q, k, v = (turned(flat(each(x), B, T, H, D)) for each in (self.q, self.k, self.v))"
+MERGE = "return turned(weights @ v).reshape([B, T, H * D])"
+
+
+def apart(split: str, *lines: str) -> str:
+    """With another line that takes the heads apart."""
+    taken = f"parts = (self.q, self.k, self.v)\n        {split}"
+    return attention(*(lines or (WEIGHTS, MERGE))).replace(TURN, taken)
+
+
+AS_IT_LIES = {
+    "reshape": apart("q, k, v = (each(x).reshape([B, H, T, D]) for each in parts)  # CAUSE"),
+    "the size of a head at a time": apart("q, k, v = (each(x).reshape([B, H, -1, D]) for each in parts)"
+                                          "  # CAUSE"),
+    "put together as it lies, too": apart("q, k, v = (each(x).reshape([B, H, T, D]) for each in parts)"
+                                          "  # CAUSE", WEIGHTS, "return (weights @ v).reshape([B, T, H * D])"),
+    "heads in the batch": apart(
+        "q, k, v = (each(x).reshape([B * H, T, D]) for each in parts)  # CAUSE",
+        "made = softmax(fw.einsum('bqd,bkd->bqk', q, k) / D ** 0.5) @ v",
+        "return turned(flat(made, B, H, T, D)).reshape([B, T, H * D])"),
+    "the framework's": {
+        "torch": apart("q, k, v = (each(x).reshape([B, H, T, D]) for each in parts)  # CAUSE",
+                       "return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(B, T, H * D)"),
+        "paddle": apart("q, k, v = (turned(each(x).reshape([B, H, T, D])) for each in parts)  # CAUSE",
+                        "return F.scaled_dot_product_attention(q, k, v).reshape([B, T, H * D])"),
+    },
+}  # fmt: skip
 HEALTHY = {
     "turned back": attention(WEIGHTS, "return turned(weights @ v).reshape([B, T, H * D])"),
     "turned back, as many places as heads": attention(
@@ -127,6 +154,8 @@ HEALTHY = {
     "heads in the batch": attention("q, k, v = (flat(each, B * H, T, D) for each in (q, k, v))",
                                     "made = softmax(fw.einsum('bqd,bkd->bqk', q, k) / D ** 0.5) @ v",
                                     "return turned(flat(made, B, H, T, D)).reshape([B, T, H * D])"),
+    "channels first": apart("first = [fw.einsum('bto->bot', each(x)) for each in parts]\n        "
+                            "q, k, v = (last_turned(flat(each, B, H, D, T)) for each in first)"),
     "one head": attention(WEIGHTS, "return (weights @ v).reshape([B, T, H * D])").replace("D = 2, 2,", "D = 2, 1,"),
 }  # fmt: skip
 
@@ -139,6 +168,7 @@ def text(framework: str, part: str | dict[str, str]) -> str:
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     parts = {**{f"buggy, {name}": part for name, part in BUGGY.items()}, **HEALTHY}
+    parts |= {f"apart, {name}": part for name, part in AS_IT_LIES.items()}
     texts = {name: text(request.param, part) for name, part in parts.items()}
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
 
@@ -154,6 +184,15 @@ def test_heads_that_are_not_turned_back(runs: dict[str, Run], name: str) -> None
     assert "as one by one: False\n" in run.plain, run
     first = run.check_first("wrong-axis")
     assert first["severity"] == "error" and "of all 2 heads" in first["message"], first
+
+
+@each
+@pytest.mark.parametrize("name", AS_IT_LIES)
+def test_heads_that_are_parts_of_the_places(runs: dict[str, Run], name: str) -> None:
+    run = runs[f"apart, {name}"]
+    assert "as one by one: False\n" in run.plain, run
+    first = run.check_first("wrong-axis")
+    assert first["severity"] == "error" and "a head has a part of the 4 places" in first["message"], first
 
 
 @each

@@ -333,16 +333,11 @@ class Strict(Causal):
 NONE_SEEN = {"shifted by a join", "shifted by a roll", "a strict mask", "hidden, labels picked", "hidden, weighed",
              "hidden, losses picked"}  # fmt: skip
 FAULTS = {
-    # FAULT: labels that are the input wherever they count: HF's `labels[labels == pad] = -100`, and no shift.
-    "padding of no weight": "labels of no weight (-100) keep the others from being compared",
-    "rows cut at once": "the line that picks rows is named, not the one that made the labels",
-    "one row": "a batch of one row is not looked at",
-    "places of two axes first": "of a sum of two embeddings only the first one's tokens are compared",
+    # FAULT: a loss of one place after another, in a loop.
     "a loss of each place": "a loss of each place is not compared",
 }  # fmt: skip
 
 
-# FAULT: on Paddle nothing is found: cross_entropy_with_softmax gives a loss of each place, [32, 1], and no number.
 def texts(framework: str) -> dict[str, str]:
     parts = {f"buggy, {name}": part for name, part in BUGGY.items()} | HEALTHY
     parts |= {f"meant, {name}": part for name, part in MEANT.items()}
