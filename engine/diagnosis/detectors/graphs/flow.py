@@ -142,7 +142,7 @@ class Flow:
         turn = 0
         if gradients and plain(name) in ROUNDS:
             turn = 1 << self._at(self._round_at, self.rounds, Cut(name, lines, "its derivative is 0"), gradients)
-        for result in call.results:
+        for result in call.results or (call.operands[:1] if plain(name) == "setitem" else ()):
             if result.is_leaf and result.requires_grad:
                 leaf = self.add_leaf(result, made)
                 if any(result is operand for operand in call.operands):
