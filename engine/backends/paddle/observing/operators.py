@@ -30,10 +30,12 @@ from adbg.engine.outside import suppress
 _MORE = (
     "detach", "detach_", "numpy", "item", "tolist", "__float__", "__int__", "__bool__", "__array__", "copy_",
     "set_value", "_share_buffer_to", "__eq__", "__ne__", "equal", "not_equal", "logical_not", "__invert__",
-    "__ge__", "__gt__", "__le__", "__lt__", "_use_gpudnn",
+    "__ge__", "__gt__", "__le__", "__lt__", "_use_gpudnn", "_new_shared_tensor",
 )  # fmt: skip
 _NAMES = {
-    "_use_gpudnn": "assign",  # the pools of one size make another tensor of the same node by it
+    # Another tensor of the same node: pools of one size make one, and a recomputed region of what it is given.
+    "_use_gpudnn": "assign",
+    "_new_shared_tensor": "assign",
     "_setitem_dygraph": "__setitem__",
     "_getitem_dygraph": "__getitem__",
     "_getitem_from_offset": "__getitem__",
