@@ -28,6 +28,7 @@ FAMILIES = {
     "axes": "Axes",
     "errors": "Exceptions",
     "misread": "Numbers that are taken for something else",
+    "compared": "The two sides of a loss",
     "integers": "Integers",
     "randomness": "Random numbers",
     "ranks": "Several ranks",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from adbg.engine.diagnosis.source import nodes_of
+from adbg.engine.diagnosis.source import called_name, nodes_of, parameters_of, scope_at
 from adbg.engine.diagnosis.values import Step, attribute, value_of
+from adbg.engine.types import SourceLine
 
 
 def self_of(frame: Any) -> Any:
@@ -53,3 +54,31 @@ def made_in(file: str, path: list[str], is_attribute: bool = True) -> int:
             line = value.lineno
         return line
     return 0
+
+
+def given_by(line: SourceLine) -> SourceLine:
+    """The line that says how large the table made on ``line`` is: where its first argument is one of the ``__init__``
+    it stands in, the only call of that class. ``line`` itself where it says so."""
+    scope = scope_at(line.file, line.line)
+    made = next(
+        (each for each in nodes_of(line.file) if isinstance(each, ast.Call) and each.lineno == line.line and each.args
+         and called_name(each).endswith("Embedding")), None,
+    )  # fmt: skip
+    if made is None or not isinstance(made.args[0], ast.Name) or getattr(scope, "name", "") != "__init__":
+        return line
+    holders = [each for each in nodes_of(line.file) if isinstance(each, ast.ClassDef) and scope in each.body]
+    given = list(parameters_of(scope)) if isinstance(scope, ast.FunctionDef) else []
+    name = made.args[0].id
+    calls = [
+        each for each in nodes_of(line.file)
+        if isinstance(each, ast.Call) and holders and called_name(each) == holders[0].name
+    ]  # fmt: skip
+    if len(calls) != 1 or name not in given:
+        return line
+    at = given.index(name) - 1  # without self
+    value = next((each.value for each in calls[0].keywords if each.arg == name), None)
+    if value is None and at < len(calls[0].args):
+        value = calls[0].args[at]
+    if value is None or isinstance(value, ast.Constant):
+        return line
+    return SourceLine(line.file, value.lineno, getattr(scope_at(line.file, value.lineno), "name", "<module>"))

@@ -14,6 +14,11 @@ _PRODUCTS = frozenset({"matmul", "bmm", "einsum"})
 _ATTENDS = frozenset({"scaled_dot_product_attention"})
 _KEEPS = frozenset({"dropout", "contiguous", "clone", "to", "cast", "float", "masked_fill", "mul", "multiply"})
 _FOLDS = frozenset({"reshape", "view"})
+#: What projects, and what goes on with that: heads are parts of a width that something has learnt to make.
+_PROJECTS = frozenset({
+    "linear", "addmm", "matmul", "add", "dropout", "layer_norm", "rms_norm", "mul", "multiply", "chunk", "split",
+    "split_with_num", "unbind", "getitem", "contiguous", "cast", "to", "float",
+})  # fmt: skip
 _TURNS = frozenset({"transpose", "permute", "swapaxes", "swapdims", "movedim"})
 
 
@@ -25,8 +30,9 @@ class HeadsAsTheyLie(Detector):
     meant, or a head a part of the places, where a part of the channels was.
 
     Evidence: the shapes before and after, and the product of weights and values that made it, or that it goes into.
-    Mistaken for: what is turned before (not told), heads that lie behind the places, and as many heads as places where
-    nothing says which axis has them (not told), what goes into no attention (not told).
+    Mistaken for: what is turned before, parameters, which may lie in any way, rows that several were laid side by side
+    in before, heads that lie behind the places, as many heads as places where nothing says which axis has them, and
+    what goes into no attention: not told.
     Cost: in sampled iterations a look at the names of operators, and at the shapes of products behind a softmax.
     """
 
@@ -38,6 +44,8 @@ class HeadsAsTheyLie(Detector):
         self._heads: Marks[list[int]] = Marks()  # what an attention made
         self._split: Marks[None] = Marks()  # the last axis was taken apart: heads lie third
         self._front: Marks[None] = Marks()  # and were turned to the front
+        self._made: Marks[None] = Marks()  # by a projection
+        self._folded: set[tuple[int, int, int]] = set()  # places, width, and width before they were laid side by side
         self._laid: Marks[tuple[list[int], list[int]]] = Marks()  # taken apart as it lies: the shapes around that
         self._seen = False
         self._told: set[Any] = set()
@@ -49,6 +57,9 @@ class HeadsAsTheyLie(Detector):
         if call.error is not None or not call.results or not call.operands:
             return
         name, source, result = plain(call.name), call.operands[0], call.results[0]
+        if name in _PROJECTS and (name in ("linear", "addmm", "matmul") or self._made.of(source) is not None):
+            for each in call.results:
+                self._made.put(each, None, name, None)
         if name == "softmax":
             self._weights.put(result, None, name, None)
         elif name in _ATTENDS or (name in _PRODUCTS and self._weights.of(source) is not None):
@@ -59,7 +70,8 @@ class HeadsAsTheyLie(Detector):
             before, behind = shape(source), shape(result)
             if self._split.of(source) is not None and behind == [before[0], before[2], before[1], before[3]]:
                 self._front.put(result, None, name, None)
-            if (laid := self._laid.of(source)) is not None:
+            laid = self._laid.of(source)
+            if laid is not None and shape(result) in (_swapped(before, 1), _swapped(before, len(before) - 2)):
                 self._laid.put(result, laid.what, laid.name, laid.line)
         elif name in _KEEPS:
             if (laid := self._laid.of(source)) is not None:
@@ -86,7 +98,10 @@ class HeadsAsTheyLie(Detector):
         before, behind, known = shape(source), shape(result), self._heads.of(source)
         if len(behind) == 4 and len(before) == 3 and behind[:2] == before[:2]:
             self._split.put(result, None, "", None)
-        if _is_split_as_it_lies(before, behind):
+        if len(before) == len(behind) == 3 and behind[1] < before[1]:
+            self._folded.add((behind[1], behind[2], before[2]))
+        apart = _is_split_as_it_lies(before, behind) and (before[1], before[2], behind[-1]) not in self._folded
+        if apart and self._made.of(source) is not None:
             self._laid.put(result, (before, behind), call.name, line_of(call.lines))
         if known is None or len(behind) != 3:
             return
@@ -141,3 +156,8 @@ def _is_split_as_it_lies(before: list[int], behind: list[int]) -> bool:
     if heads < 2 or before[1] < 2 or heads == before[1]:
         return False
     return behind in ([before[0], heads, before[1], behind[-1]], [before[0] * heads, before[1], behind[-1]])
+
+
+def _swapped(sizes: list[int], at: int) -> list[int]:
+    """With axes ``at`` and ``at + 1`` turned."""
+    return [*sizes[:at], *sizes[at : at + 2][::-1], *sizes[at + 2 :]]

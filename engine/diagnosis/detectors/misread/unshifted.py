@@ -8,7 +8,7 @@ from typing import Any
 
 from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
-from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, shape
+from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, shape, writes
 from adbg.engine.diagnosis.detectors.graphs.marks import Marks
 from adbg.engine.diagnosis.detectors.numbers.values import few_numbers
 from adbg.engine.protocol.messages import Finding
@@ -32,6 +32,9 @@ _KEEPS = frozenset({
     "scaled_dot_product_attention", "multi_head_attention_forward", "flash_attn", "unflatten", "clone", "assign",
 })  # fmt: skip
 _JOINS = frozenset({"add", "matmul", "bmm", "mul", "multiply"})
+_RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu", "rnn"})
+_MIXES = _RECURRENT | {"scaled_dot_product_attention", "multi_head_attention_forward", "flash_attn"}
+_MIXED = "mixed"  # name of the mark of what has something of other places, too
 _SHORTEST = 4  # places of a sequence
 _KINDS = 3  # different tokens
 _MOST = 1 << 15  # tokens that are compared
@@ -59,6 +62,7 @@ class _Place:
     line: SourceLine | None
     seen: _Seen
     labels: SourceLine | None  # where they were cut out
+    mixed: bool  # each place knows of others
     losses: list[float]
 
 
@@ -72,7 +76,7 @@ class LabelsNotShifted(Detector):
     Mistaken for: an encoder that gives its tokens back out of fewer places, words that are masked, moved or noised
     (before they are embedded or after it), two sequences that meet: not told, as what each place says does not come of
     that place alone by operators that keep it there. A note where the loss did not fall: then a place may not see its
-    own token.
+    own token; and where no place knows of another one, as in codes of single words.
     Cost: in sampled iterations a look at each operator's name, and a checksum of what is embedded and of labels.
     """
 
@@ -90,22 +94,31 @@ class LabelsNotShifted(Detector):
         return self._any
 
     def operator(self, call: OperatorCall) -> None:
-        if call.error is not None or call.in_backward or not call.results or not call.operands:
+        if call.error is not None or call.in_backward or not call.operands:
+            return
+        if not call.results:
+            for each in writes(call):  # ``h[masked] = token``
+                self._places.drop(each)
             return
         name, result = plain(call.name), call.results[0]
+        seen = self._kept(call, name) if name in _KEEPS or name in _JOINS else ()
+        mixed = name in _MIXES or sum(self._places.of(each) is not None for each in call.operands) > 1
+        mixed = (mixed and name != "add") or any(self._is_mixed(each) for each in call.operands)
+        for each in writes(call):
+            self._places.drop(each)  # it has other values now
         if name in _EMBEDS:
             self._embed(call, result)
         elif name in _LOSSES:
             self._compare(call)
-        elif name in _KEEPS or name in _JOINS:
-            seen = self._kept(call, name)
-            if not seen:
-                self._follow_tokens(call, name, result)
-            for each in call.results:
-                if seen and _has_places(shape(each), seen[0]):
-                    self._places.put(each, seen, name, None)
-        else:
+        elif not seen:
             self._follow_tokens(call, name, result)
+        for each in call.results:
+            if seen and _has_places(shape(each), seen[0]):
+                self._places.put(each, seen, _MIXED if mixed else name, None)
+
+    def _is_mixed(self, value: Any) -> bool:
+        known = self._places.of(value)
+        return known is not None and known.name == _MIXED
 
     def _kept(self, call: OperatorCall, name: str) -> tuple[_Seen, ...]:
         """Where what comes out has the places of what was embedded, () otherwise. Beside it there may be weights, what
@@ -120,7 +133,7 @@ class LabelsNotShifted(Detector):
         for mark, each in zip(known, call.operands):
             sizes = shape(each)
             if mark is None and not (each.is_leaf and each.requires_grad):
-                if len(sizes) > 2 and sizes[0] != 1:
+                if len(sizes) > 2 and (sizes[0] != 1 or (seen[0].rows == 1 and name not in _RECURRENT)):
                     return ()  # another batch: noise, a second sequence
                 if name not in ("add", "masked_fill") and len(sizes) > 1 and name in _JOINS:
                     return ()
@@ -179,7 +192,7 @@ class LabelsNotShifted(Detector):
             cut, tokens = self._cut.of(labels), seen.tokens()
             alike = tokens is not None and self.facts.share_memory(tokens, labels)
             made = cut.line if cut is not None and not alike else None
-            found = self._found[line] = _Place(call.name, line, seen, made, [])
+            found = self._found[line] = _Place(call.name, line, seen, made, self._is_mixed(call.operands[0]), [])
         found.losses.append(sum(losses.flat) / len(losses.flat))
 
     def _are_tokens(self, labels: Any, seen: _Seen) -> bool:
@@ -189,11 +202,12 @@ class LabelsNotShifted(Detector):
             return False
         if self.facts.digest(labels) == seen.digest:
             return True
+        read = few_numbers(backend, labels, _MOST)
         tokens = seen.tokens()
-        read = [few_numbers(backend, each, _MOST) for each in (labels, tokens) if each is not None]
-        if len(read) < 2 or read[0] is None or read[1] is None or min(read[0].flat, default=0) >= 0:
+        if read is None or tokens is None or min(read.flat, default=0) >= 0 or self.facts.digest(tokens) != seen.digest:
             return False
-        counted = [(label, token) for label, token in zip(read[0].flat, read[1].flat) if label >= 0]
+        given = few_numbers(backend, tokens, _MOST)
+        counted = [] if given is None else [pair for pair in zip(read.flat, given.flat) if pair[0] >= 0]
         return 2 * len(counted) >= count and all(label == token for label, token in counted)
 
     def iteration_end(self) -> None:
@@ -207,19 +221,22 @@ class LabelsNotShifted(Detector):
     def _tell(self, found: _Place) -> None:
         facts, seen, losses = self.facts, found.seen, found.losses
         fell = losses[-1] < _FELL * losses[0]
+        sure = fell and found.mixed
         made = found.labels
         evidence = [
-            f"in {len(losses)} looks all {seen.rows * seen.places:,} labels are the tokens that {place(seen.line)} "
-            f"embeds, in {seen.rows} rows of {seen.places} places",
+            f"in {len(losses)} looks all labels that count are the tokens that {place(seen.line)} embeds, in "
+            f"{seen.rows} rows of {seen.places} places",
             f"the loss went from {losses[0]:.3g} to {losses[-1]:.3g}",
         ]
         if made is not None and seen.made is not None:
             evidence.append(f"the labels are cut out at {place(made)}, the input at {place(seen.made)}")
-        if not fell:
+        if not found.mixed:
+            evidence.append("no place knows of another one: where words are to be given back out of codes, it is right")
+        elif not fell:
             evidence.append("whether a place sees its own token decides it: where none does, these labels are right")
         facts.tell(
             Finding(
-                0, "loss-input", "warning", 0.88 if fell else 0.45,
+                0, "loss-input", "warning", 0.88 if sure else 0.45,
                 f"{found.name} at {place(found.line)} is given the model's own input as its labels: they are not "
                 "shifted by one (tokens[:, :-1] and tokens[:, 1:])",
                 None, None, None, found.line, facts.cause(made or found.line), evidence,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detector import Detector, Need, detector
-from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, shape
+from adbg.engine.diagnosis.detectors.graphs.calls import axis_of, line_of, place, plain, shape
 from adbg.engine.diagnosis.detectors.graphs.losses import PAIRED
 from adbg.engine.diagnosis.detectors.graphs.marks import Marks
 from adbg.engine.diagnosis.detectors.numbers.values import few_numbers
@@ -27,9 +28,9 @@ _KEPT = 4
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """What a sum has of ``1 + v - m ** 2 - exp(v)``, or of ``s ** 2 + m ** 2 - 1 - 2 * log(s)``: ids of what is there
-    as it is, under exp, under log and squared, each without a number that it is multiplied by; and what was done with
-    it since: ``summed`` over the axes of a sample, a ``mean`` over the samples, a weight."""
+    """What a sum has of ``1 + v - m ** 2 - exp(v)``, or of ``s ** 2 + m ** 2 - 1 - 2 * log(s)``: numbers of the tensors
+    that are there as they are, under exp, under log and squared, whatever number they are multiplied by; and what was
+    done with it since: ``summed`` over the axes of a sample, a ``mean`` over the samples, a weight."""
 
     rows: int
     plain: frozenset[int] = frozenset()
@@ -42,7 +43,7 @@ class _Terms:
 
     @property
     def is_divergence(self) -> bool:
-        """Of a normal distribution from the standard one."""
+        """Of a normal distribution from a constant one: what two that are learnt differ by is squared in none."""
         by_variance = bool(self.squares) and not self.plain.isdisjoint(self.exponents)
         return by_variance or (not self.logs.isdisjoint(self.squares) and bool(self.squares - self.logs))
 
@@ -76,8 +77,8 @@ class MeanBesideSum(Detector):
     comes to say nothing.
 
     Evidence: over how many features the mean is; the divergence in the iterations that were looked at, which goes to 0.
-    Mistaken for: a divergence that has a weight at any time, other formulas (Poisson, policies, kernels), and one that
-    is not below 0.1 in the last two looks: not told.
+    Mistaken for: a divergence from a distribution that is learnt, one that has a weight at any time, other formulas
+    (Poisson, policies, kernels), and one that is not below 0.1 in the last two looks: not told.
     Cost: in sampled iterations a look at each operator's name.
     """
 
@@ -88,19 +89,17 @@ class MeanBesideSum(Detector):
         self._terms: Marks[_Terms] = Marks()
         self._means: Marks[int] = Marks()
         self._each: Marks[int] = Marks()  # losses of each feature, no mean yet
-        self._scaled: Marks[int] = Marks()  # id of what a number was multiplied with
+        self._roots: Marks[int] = Marks()  # numbers of tensors: ids are those of others once they are gone
+        self._apart: Marks[None] = Marks()  # of two that are learnt, or from one that is
+        self._count = itertools.count()
         self._both: dict[SourceLine | None, _Both] = {}
 
     def applied(self) -> bool:
         return bool(self._both)
 
     def iteration_end(self) -> None:
-        self._terms, self._means, self._each, self._scaled = (
-            Marks(),
-            Marks(),
-            Marks(),
-            Marks(),
-        )  # the ids are of tensors of one iteration
+        self._terms, self._means, self._each = Marks(), Marks(), Marks()  # of one iteration
+        self._roots, self._apart = Marks(), Marks()
 
     def composite(self, call: OperatorCall) -> None:
         if plain(call.name) in PAIRED:
@@ -130,11 +129,15 @@ class MeanBesideSum(Detector):
         if name == "log":
             known = self._terms.of(source)
             return _Terms(rows, logs=at | (known.what.squares if known is not None else frozenset()))
-        return _Terms(rows, squares=at)
+        return _Terms(rows, squares=at if self._apart.of(source) is None else frozenset())
 
     def _root(self, value: Any) -> int:
-        known = self._scaled.of(value)
-        return known.what if known is not None else id(value)
+        known = self._roots.of(value)
+        if known is not None:
+            return known.what
+        number = next(self._count)
+        self._roots.put(value, number, "", None)
+        return number
 
     def _mean_of(self, call: OperatorCall) -> None:
         given = [*call.arguments, *call.keywords.values()]
@@ -149,11 +152,13 @@ class MeanBesideSum(Detector):
 
     def _carry(self, call: OperatorCall, name: str) -> None:
         """Sums and products with numbers."""
+        if self._is_apart(call, name):
+            self._apart.put(call.results[0], None, name, None)
         known = [self._terms.of(each) for each in call.operands]
         whats = [each.what for each in known if each is not None]
         if name in _TIMES and (not whats or len(whats) > 1):
             if not whats and len(call.operands) == 1 and len(shape(call.results[0])) == 2:
-                self._scaled.put(call.results[0], self._root(call.operands[0]), name, line_of(call.lines))
+                self._roots.put(call.results[0], self._root(call.operands[0]), name, None)
             return  # a product of two of them is no term of the formula: (y - m) ** 2 / s ** 2
         if not whats:
             self._carry_mean(call, name)
@@ -176,6 +181,13 @@ class MeanBesideSum(Detector):
             what = replace(what, plain=what.plain | linear)
         self._terms.put(call.results[0], what, call.name, line_of(call.lines))
 
+    def _is_apart(self, call: OperatorCall, name: str) -> bool:
+        """Whether it is a difference or a quotient whose second part is learnt."""
+        learnt = len(call.operands) == 2 and call.operands[1].requires_grad
+        return (learnt and (name in ("sub", "subtract") or "div" in name)) or (
+            "div" in name and self._apart.of(call.operands[0]) is not None
+        )
+
     def _carry_mean(self, call: OperatorCall, name: str) -> None:
         """``loss = loss + recon``: what is added beside it does not matter."""
         for each in call.operands if name == "add" and not shape(call.results[0]) else ():
@@ -189,10 +201,9 @@ class MeanBesideSum(Detector):
         if each and name == "mean" and not shape(call.results[0]) and math.prod(sizes[1:]) >= _FEATURES:
             self._means.put(call.results[0], math.prod(sizes[1:]), name, line_of(call.lines))  # of squares, by hand
             return
-        if known is None or not known.what.is_divergence or (name == "mean" and not known.what.summed):
-            return
-        what = replace(known.what, summed=True, mean=known.what.mean or name == "mean")
-        self._terms.put(call.results[0], what, name, line_of(call.lines))
+        what = None if known is None or not known.what.is_divergence else _reduced(known.what, call, name)
+        if what is not None:
+            self._terms.put(call.results[0], what, name, line_of(call.lines))
 
     def _meet(self, call: OperatorCall, minus: bool) -> bool:
         for one, other in (call.operands, call.operands[::-1])[: 1 if minus else 2]:
@@ -241,3 +252,16 @@ def _is_square(call: OperatorCall, name: str) -> bool:
     if name in ("mul", "multiply"):
         return len(call.operands) == 2 and call.operands[0] is call.operands[1]
     return name == "square" or (name == "pow" and len(call.arguments) > 1 and call.arguments[1] in (2, 2.0))
+
+
+def _reduced(what: _Terms, call: OperatorCall, name: str) -> _Terms | None:
+    """A divergence of [samples, axes of the code] behind a sum or a mean; None where that is over the wrong axis, or a
+    mean over the code, too."""
+    two, whole, axis = len(shape(call.operands[0])) == 2, not shape(call.results[0]), axis_of(call)
+    if not two:  # of the samples' divergences, or of the means of the axes
+        if name == "mean" and not what.summed:
+            return None
+        return replace(what, summed=True, mean=what.mean or name == "mean")
+    if name == "sum":
+        return replace(what, summed=True) if whole or axis in (1, -1) else None
+    return replace(what, mean=True) if not whole and axis in (0, -2) else None

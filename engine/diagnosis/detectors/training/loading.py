@@ -14,6 +14,12 @@ from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
 
 _TURNS = frozenset({"t", "transpose", "permute", "swapaxes"})
+_TAKES = frozenset({
+    "tensor", "to_tensor", "as_tensor", "from_numpy", "array", "asarray", "get", "pop", "numpy", "float", "astype",
+    "detach", "cpu", "clone", "copy", "contiguous", "load",
+})  # fmt: skip
+_LOADS = frozenset({"load_state_dict", "set_state_dict", "set_dict"})
+_LIBRARIES = ("np", "numpy", "torch", "paddle", "fw", "jnp", "tf", "F")
 _PUTS = frozenset({"set_value", "copy_", "assign"})
 
 
@@ -145,11 +151,12 @@ def _turned_by_shape(file: str) -> Iterator[SourceLine]:
         turned, left = (one, other) if differs else (other, one)
         if not any(_turns(each) for each in turned) or any(_turns(each) for each in left):
             continue
+        values = [each for part in turned for each in _turned_in(part) if _is_stored(each, node.test, scope)]
         if isinstance(node, ast.IfExp):
-            written = _value_is_written(file, node, scope)
+            written = bool(values) and _value_is_written(file, node, scope)
         else:
             written = not any(isinstance(each, ast.Raise) for each in ast.walk(node)) and any(
-                _value_is_written(file, each, scope, node.lineno) for part in turned for each in _turned_in(part)
+                _value_is_written(file, each, scope, node.lineno) for each in values
             )
         if written:
             yield SourceLine(file, node.lineno, getattr(scope, "name", "<module>"))
@@ -171,9 +178,40 @@ def _shapes_differ(test: ast.expr, scope: ast.AST) -> bool | None:
             and all(_is_shape(side, scope) for side in (compared.left, *compared.comparators))
         ):  # fmt: skip
             asked.append(isinstance(compared.ops[0], ast.NotEq) is not negated)
-        elif not any(word in ast.unparse(each) for word in ("ndim", "dim()", "len(")):
+        elif not _asks_for_two_axes(each):
             return None
     return asked[0] if len(asked) == 1 else None
+
+
+def _asks_for_two_axes(test: ast.expr) -> bool:
+    """``value.ndim == 2``, ``len(value.shape) > 1``: other numbers are not those of linear layers."""
+    text = ast.unparse(test)
+    known = isinstance(test, ast.Compare) and any(word in text for word in ("ndim", "dim()", "len("))
+    return known and text.endswith(("== 2", ">= 2", "> 1"))
+
+
+def _is_stored(turned: ast.expr, test: ast.expr, scope: ast.AST) -> bool:
+    """Whether it is the tensor whose shape is asked for that is turned, and no result of a computation."""
+    of = turned.value if isinstance(turned, ast.Attribute) else None
+    if isinstance(turned, ast.Call):
+        method = isinstance(turned.func, ast.Attribute) and ast.unparse(turned.func.value) not in _LIBRARIES
+        of = turned.func.value if method else turned.args[0] if turned.args else None  # type: ignore[attr-defined]
+    if of is None:
+        return False
+    name = ast.unparse(of)
+    shapes = {ast.unparse(each) for each in ast.walk(test) if isinstance(each, ast.expr)}
+    for node in inside(scope):
+        if isinstance(node, ast.Assign) and shapes & set(assigned_names(node)):
+            shapes |= {ast.unparse(each) for each in ast.walk(node.value) if isinstance(each, ast.expr)}
+    made = [
+        called_name(node.value) for node in inside(scope)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and name in _names_given(node)
+    ]  # fmt: skip
+    return name in shapes and all(each in _TAKES or each in _TURNS for each in made)
+
+
+def _names_given(node: ast.Assign) -> set[str]:
+    return {ast.unparse(each) for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)}
 
 
 def _is_shape(side: ast.expr, scope: ast.AST) -> bool:
@@ -185,7 +223,9 @@ def _is_shape(side: ast.expr, scope: ast.AST) -> bool:
     for node in inside(scope):
         if isinstance(node, ast.Assign) and side.id in assigned_names(node):
             target, value = node.targets[0], node.value
-            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+            if isinstance(target, ast.Tuple):
+                if not isinstance(value, ast.Tuple) or len(target.elts) != len(value.elts):
+                    return False  # ``rows, columns = value.shape``: sizes
                 at = next((i for i, each in enumerate(target.elts) if ast.unparse(each) == side.id), None)
                 value = value.elts[at] if at is not None else value
             return ".shape" in ast.unparse(value)
@@ -200,9 +240,10 @@ def _turns(node: ast.AST) -> bool:
     return bool(_turned_in(node))
 
 
-def _value_is_written(file: str, value: ast.expr, scope: ast.AST, after: int = 0) -> bool:
+def _value_is_written(file: str, value: ast.expr, scope: ast.AST, after: int = 0, deep: int = 2) -> bool:
     """Whether ``value`` becomes a weight: it is put into one at once, or by the name that it is given, or it is what
-    the function returns, whose call does that. ``after``: the line behind which a name counts."""
+    the function returns, whose call does that. ``after``: the line behind which a name counts; ``deep``: how many
+    functions may return it."""
     for node in inside(scope):
         if not isinstance(node, (ast.Assign, ast.Expr, ast.Return)) or node.value is None:
             continue
@@ -212,16 +253,25 @@ def _value_is_written(file: str, value: ast.expr, scope: ast.AST, after: int = 0
             name = getattr(scope, "name", "")
             calls = [each for each in nodes_of(file) if isinstance(each, ast.Call) and called_name(each) == name]
             around = [(each, scope_at(file, each.lineno)) for each in calls]
-            return any(at is not None and at is not scope and _value_is_written(file, each, at) for each, at in around)
+            return deep > 0 and any(
+                at is not None and at is not scope and _value_is_written(file, each, at, deep=deep - 1)
+                for each, at in around
+            )
         if isinstance(node, ast.Expr):
             return any(called_name(each) in _PUTS and each is not value for each in ast.walk(node.value))
         if isinstance(node.targets[0], ast.Subscript):
-            return True
-        return _is_written(scope, ast.unparse(node.targets[0]), after or node.lineno)
+            return _is_loaded(file, node.targets[0])
+        return _is_written(file, scope, ast.unparse(node.targets[0]), after or node.lineno)
     return False
 
 
-def _is_written(scope: ast.AST, name: str, after: int) -> bool:
+def _is_loaded(file: str, target: ast.Subscript) -> bool:
+    """``state[name] = …``: a dictionary, in a program that loads one, and not by a name that is written there."""
+    loads = any(called_name(each) in _LOADS for each in nodes_of(file))
+    return loads and isinstance(target.value, ast.Name) and not isinstance(target.slice, ast.Constant)
+
+
+def _is_written(file: str, scope: ast.AST, name: str, after: int) -> bool:
     """``target.set_value(name)``, ``target.copy_(name)``, ``state[key] = name``."""
     for node in inside(scope):
         if getattr(node, "lineno", 0) <= after:
@@ -229,14 +279,19 @@ def _is_written(scope: ast.AST, name: str, after: int) -> bool:
         put = node.args[0] if isinstance(node, ast.Call) and called_name(node) in _PUTS and node.args else None
         if put is not None and name in {ast.unparse(each) for each in ast.walk(put) if isinstance(each, ast.expr)}:
             return True
-        kept = isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript)
+        target = node.targets[0] if isinstance(node, ast.Assign) else None
+        kept = isinstance(target, ast.Subscript) and _is_loaded(file, target)
         if kept and any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(node.value)):  # type: ignore[attr-defined]
             return True
     return False
 
 
 def _is_turned(value: ast.expr) -> bool:
-    return (isinstance(value, ast.Attribute) and value.attr in ("T", "mT")) or called_name(value) in _TURNS
+    if isinstance(value, ast.Attribute):
+        return value.attr in ("T", "mT")
+    given = value.args if isinstance(value, ast.Call) else []
+    axes = [each for arg in given for each in ast.walk(arg) if isinstance(each, ast.Constant)]
+    return called_name(value) in _TURNS and len(axes) <= 2  # of two axes
 
 
 def _tables(file: str) -> set[str]:

@@ -1,0 +1,1 @@
+"""What a loss compares, and where its two sides come from."""
