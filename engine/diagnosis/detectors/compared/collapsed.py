@@ -46,7 +46,7 @@ class Collapsed(Detector):
     Evidence: the spread of the rows of both sides, which went to nothing; how far they agree.
     Mistaken for: a consistency beside another loss with a target, contrastive losses, whose rows stay apart, and
     outputs that still differ from sample to sample: not told.
-    Cost: in sampled iterations a look at each operator's name, and up to 16,384 numbers of both sides.
+    Cost: in sampled iterations a look at each operator's name, and up to 16,384 numbers of both sides, once a line.
     """
 
     sampled = Need.OPERATORS
@@ -57,6 +57,8 @@ class Collapsed(Detector):
         self._pairs: dict[SourceLine | None, _Pair] = {}
         self._now: list[_Pair] = []  # in this iteration
         self._target = False  # a loss of this iteration has one
+        self._read: set[SourceLine | None] = set()  # lines whose numbers were read in this iteration
+        self._plain: set[SourceLine | None] = set()  # products that nobody sums up: gates, scales
 
     def applied(self) -> bool:
         return bool(self._pairs)
@@ -86,6 +88,9 @@ class Collapsed(Detector):
 
     def _look(self, call: OperatorCall, name: str) -> None:
         line = line_of(call.lines)
+        if line in self._read or line in self._plain:
+            return
+        self._read.add(line)
         read = [few_numbers(self.facts.backend, each, _MOST) for each in call.operands[:2]]
         if any(each is None for each in read) or call.operands[0] is call.operands[1]:
             return
@@ -107,7 +112,8 @@ class Collapsed(Detector):
     def iteration_end(self) -> None:
         for pair in self._now if self._target else ():
             pair.beside = True
-        self._now, self._target = [], False
+        self._plain |= self._read - self._pairs.keys()
+        self._now, self._target, self._read = [], False, set()
 
     def end(self) -> None:
         for pair in self._pairs.values():
