@@ -213,7 +213,12 @@ def _factors(rows: Sequence[GraphRow]) -> dict[int, str]:
         for to in row.edges:
             fed.setdefault(to, []).append(row.norm)
     known = {row.index: None if row.nonfinite else change(row.norm, fed.get(row.index, [])) for row in rows}
-    return {index: f"{jump(factor)}×{factor:.2g}" for index, factor in known.items() if factor is not None}
+    leaves = {row.index for row in rows if row.accumulate}  # a parameter's gradient is a sum over the batch: no jump
+    ends = leaves | {row.index for row in rows if row.edges and leaves.issuperset(row.edges)}
+    return {
+        index: f"{'' if index in ends else jump(factor)}×{factor:.2g}"
+        for index, factor in known.items() if factor is not None
+    }  # fmt: skip
 
 
 def process_table(debugger: Debugger) -> CommandResult:

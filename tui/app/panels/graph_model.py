@@ -208,8 +208,10 @@ class GraphModel:
 
     def change(self, row: GraphRow) -> float | None:
         """How many times the norm of what feeds ``row`` its own is, of grad_outputs[0] each. None where that is not
-        known, or makes no sense: at the root, where something is not finite."""
-        if row.nonfinite:
+        known, or makes no sense: at the root, where something is not finite, on the way to a parameter alone, whose
+        gradient is a sum over the batch."""
+        ends = [self.rows[to].accumulate for to in row.edges if to in self.rows]
+        if row.nonfinite or row.accumulate or (ends and all(ends)):
             return None
         return change(row.norm, [self.rows[index].norm for index in self._feeders.get(row.index, ())])
 
