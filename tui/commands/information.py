@@ -81,7 +81,7 @@ def info(debugger: Debugger, argument: str) -> CommandResult:
 
         return memory_result(debugger, rest)
     if subject == "params":
-        from adbg.tui.commands.parameters import params_result
+        from adbg.tui.commands.parameters.listing import params_result
 
         return params_result(debugger, rest)
     if rest:

@@ -49,7 +49,7 @@ def rank(debugger: Debugger, argument: str) -> CommandResult:
     if not word:
         return rank_table(debugger)
     if word == "diff":
-        from adbg.tui.commands.divergence import diff
+        from adbg.tui.commands.parameters.divergence import diff
 
         return diff(debugger, line)
     chosen = debugger.ranks.chosen(word)

@@ -11,7 +11,7 @@ import pytest
 from support.frameworks import on_frameworks
 from support.program import adbg, commands
 
-from adbg.tui.commands.parameters import by_module, matches, value_of
+from adbg.tui.commands.parameters.listing import by_module, matches, value_of
 
 PROGRAM = {
     "torch": """
