@@ -77,5 +77,7 @@ def test_the_number_of_the_console_zooms_it_too(script: Path) -> None:
 def test_enter_on_a_node_without_numbers_says_why(script: Path) -> None:
     with start(script, "-b", "Sqrt") as terminal:
         terminal.wait_for("4 Value  grad_outputs[0]")
-        terminal.send("1kk\r")
+        terminal.send("kk")
+        terminal.wait_for(lambda text: "4 Value  grad_outputs" not in text)
+        terminal.send("\r")
         terminal.wait_for("the gradients of #1 are gone")

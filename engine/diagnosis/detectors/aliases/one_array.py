@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, shape
 from adbg.engine.diagnosis.detectors.numbers.values import few_numbers
 from adbg.engine.diagnosis.source import inside, nodes_of
+from adbg.engine.outside import suppress
 from adbg.engine.own_files import is_programs
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
@@ -20,6 +22,7 @@ _MAKES = frozenset({"as_tensor", "tensor", "from_numpy", "to_tensor", "asarray"}
 _ROWS, _AXES = 8, 2
 _MOST = 1 << 13  # numbers of a batch that are compared
 _LOOKS = 3
+_EACH = 4  # tensors of one line and iteration
 
 
 @dataclass(slots=True)
@@ -30,6 +33,8 @@ class _Batch:
     moved: bool = False  # not the same ones in each look
     last: tuple[float, ...] = ()
     over: bool = False
+    proof: tuple[SourceLine, str] | None = None
+    twins: int = 0  # looks in which another batch of the iteration had the same rows: state and next state
 
 
 @detector("silent-overwrite")
@@ -37,11 +42,13 @@ class OneArray(Detector):
     """States that an environment returns are all one array of its own (``self.state[:2] += …; return self.state``):
     what a replay memory stores of them is that one array, and each batch has its latest values in every row.
 
-    Evidence: in each look all rows of a batch were the same, and not those of the look before; the class that writes
-    into an array of its own and returns it.
-    Mistaken for: a batch that repeats one row on purpose, or is made of constants (not told: no class of the program
-    returns an array that it writes into), rows that were the same by chance (not told once some differ).
-    Cost: in sampled iterations up to 8,192 numbers of each float tensor of two axes that is made of an array.
+    Evidence: in each look all rows of a batch were the same, and not those of the look before; an object that writes
+    into an array of its own and returns it, which has just these values at that moment.
+    Mistaken for: a batch that repeats one row on purpose (a note, unless a second batch of each iteration has the same
+    rows, as the next states have), or is made of constants (not told: no object has such an array), rows that were the
+    same by chance (not told once some differ).
+    Cost: in sampled iterations up to 8,192 numbers of each float tensor of two axes that is made of an array; where
+    three looks had the same rows, a search through all objects, once.
     """
 
     sampled = Need.OPERATORS
@@ -49,13 +56,14 @@ class OneArray(Detector):
     def __init__(self, facts: Any) -> None:
         super().__init__(facts)
         self._batches: dict[tuple[SourceLine | None, SourceLine | None, int], _Batch] = {}
+        self._rows: set[tuple[float, ...]] = set()  # of the batches of this iteration
         self._within: dict[Any, int] = {}  # of an iteration: how many were made on a line before
 
     def applied(self) -> bool:
         return bool(self._batches)
 
     def iteration_end(self) -> None:
-        self._within = {}
+        self._within, self._rows = {}, set()
 
     def operator(self, call: OperatorCall) -> None:
         if plain(call.name) not in _MAKES or call.error is not None or not call.results:
@@ -66,6 +74,8 @@ class OneArray(Detector):
         line = line_of(call.lines)
         caller = next((each for each in call.lines[1:] if each != line), None)
         at = self._within[line, caller] = self._within.get((line, caller), -1) + 1
+        if at >= _EACH:
+            return
         batch = self._batches.setdefault((line, caller, at), _Batch(line, sizes[0]))
         if batch.over or "float" not in str(value.dtype):
             return
@@ -77,35 +87,72 @@ class OneArray(Detector):
             return
         batch.moved = batch.moved or (batch.same > 0 and first != batch.last)
         batch.same, batch.last = batch.same + 1, first
+        batch.twins += first in self._rows
+        self._rows.add(first)
+        if batch.same == _LOOKS and line is not None:
+            batch.proof = _holder(line.file, first)
+            batch.over = batch.proof is None
 
     def end(self) -> None:
-        for batch in self._batches.values():
-            if batch.over or batch.same < _LOOKS or not batch.moved or batch.line is None:
-                continue
-            returned = list(returned_arrays(batch.line.file))
-            if len({name for _, name in returned}) == 1:
-                self._tell(batch, *returned[0])
+        for batch in sorted(self._batches.values(), key=lambda each: -each.twins):
+            if batch.proof is not None and not batch.over and batch.moved:
+                self._tell(batch, *batch.proof)
                 return
 
     def _tell(self, batch: _Batch, line: SourceLine, name: str) -> None:
+        sure = batch.twins >= _LOOKS
         self.facts.tell(
             Finding(
-                0, "silent-overwrite", "warning", 0.88,
+                0, "silent-overwrite", "warning" if sure else "note", 0.88 if sure else 0.45,
                 f"{place(line)} returns {name} itself, which is written into again: what is stored of it is one array, "
                 f"and all {batch.rows} rows that {place(batch.line)} takes are the same; return a copy ({name}.copy())",
                 None, None, None, batch.line, self.facts.cause(line),
                 [
                     f"in each of {batch.same} looks all {batch.rows} rows of the batch were equal, and not those of "
                     "the look before",
-                    f"the last ones: {', '.join(f'{each:.4g}' for each in batch.last[:6])}",
+                    "another batch of each iteration had the same rows: states, and those that follow them" if sure else
+                    "whether one state is to be taken for all rows decides it",
+                    f"{name} had them, too; the last ones: {', '.join(f'{each:.4g}' for each in batch.last[:6])}",
                 ],
                 [f"list {place(line)}"],
             )
         )  # fmt: skip
 
 
-def returned_arrays(file: str) -> Iterator[tuple[SourceLine, str]]:
-    """Where a method returns an attribute that a method of its class writes into: those that do both come first."""
+def _holder(file: str, row: tuple[float, ...]) -> tuple[SourceLine, str] | None:
+    """The line that returns the array, of an object that lives and has ``row`` in it now, and its name."""
+    returned = list(returned_arrays(file))
+    classes = {name for name, _, _ in returned}
+    for each in gc.get_objects() if returned else ():
+        if type(each).__name__ not in classes:
+            continue
+        kept = object_dict(each)
+        for name, line, attribute in returned:
+            value = kept.get(attribute.partition(".")[2]) if type(each).__name__ == name else None
+            if value is not None and _is_row(value, row):
+                return line, attribute
+    return None
+
+
+def object_dict(each: object) -> dict[str, Any]:
+    """What its attributes are, without running code of its own."""
+    with suppress(Exception):
+        found = object.__getattribute__(each, "__dict__")
+        return found if type(found) is dict else {}
+    return {}
+
+
+def _is_row(value: Any, row: tuple[float, ...]) -> bool:
+    """An array of NumPy, or a tensor on the CPU, with these numbers."""
+    with suppress(Exception):
+        if tuple(value.shape) == (len(row),):
+            return all(abs(float(a) - b) <= 1e-5 * max(1.0, abs(b)) for a, b in zip(value.tolist(), row))
+    return False
+
+
+def returned_arrays(file: str) -> Iterator[tuple[str, SourceLine, str]]:
+    """(class, line, attribute) where a method returns an attribute that a method of its class writes into: a ``step``
+    that does both comes first."""
     later = []
     for node in nodes_of(file) if is_programs(file) else ():
         if not isinstance(node, ast.ClassDef):
@@ -117,7 +164,7 @@ def returned_arrays(file: str) -> Iterator[tuple[SourceLine, str]]:
             for each in inside(method):
                 for name in _returned(each) if isinstance(each, ast.Return) else ():
                     if name in every and isinstance(each, ast.Return):
-                        found = SourceLine(file, each.lineno, method.name), name
+                        found = node.name, SourceLine(file, each.lineno, method.name), name
                         if method.name in ("step", "_step") and name in written[method.name]:
                             yield found
                         else:

@@ -12,7 +12,7 @@ from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, shape
 from adbg.engine.diagnosis.detectors.graphs.losses import PAIRED
 from adbg.engine.diagnosis.detectors.graphs.marks import Marks
-from adbg.engine.diagnosis.detectors.numbers.values import few_numbers
+from adbg.engine.diagnosis.detectors.numbers.values import Numbers, few_numbers
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
 
@@ -20,7 +20,10 @@ _PRODUCTS = frozenset({"mul", "multiply"})
 _LIKE = frozenset({"cosine_similarity"})
 _LOSSES = PAIRED | {"cross_entropy", "cross_entropy_with_softmax", "nll_loss", "kl_div"}
 _ROWS, _AXES = 8, 4
-_MOST = 1 << 14  # numbers of one side
+_MOST = 1 << 16  # numbers of one side
+_FEW = 64  # rows that are compared
+_FELL = 0.5  # of the largest spread that was seen, which is left
+_UNIT = 0.02  # by which the length of a row of a cosine may differ from 1
 _SETTLED = 16  # iterations
 _SAME = 0.15  # of the spread of rows that go all ways: what a pair of samples has in common is 0.98
 _AGREE = 0.98
@@ -35,18 +38,19 @@ class _Pair:
     looks: list[tuple[int, float, float, float]] = field(default_factory=list)
     beside: bool = False  # another loss has a target
     first: float = 0.0  # spread of the other one in the first look
+    most: float = 0.0  # the largest of both so far
 
 
 @detector("loss-input")
 class Collapsed(Detector):
-    """A loss that has two outputs of a network agree (a cosine, a distance), where gradients go into both of them and
-    nothing holds different samples apart: the cheapest way to agree is to give the same for every sample. One side is
-    to be detached (stop-gradient, SimSiam and BYOL).
+    """A loss that has two outputs of a network agree (a cosine, a distance of rows of length 1), where gradients go
+    into both of them and nothing holds different samples apart: the cheapest way to agree is to give the same for every
+    sample. One side is to be detached (stop-gradient, SimSiam and BYOL).
 
     Evidence: the spread of the rows of both sides, which went to nothing; how far they agree.
-    Mistaken for: a consistency beside another loss with a target, contrastive losses, whose rows stay apart, and
-    outputs that still differ from sample to sample: not told.
-    Cost: in sampled iterations a look at each operator's name, and up to 16,384 numbers of both sides, once a line.
+    Mistaken for: a consistency beside another loss with a target, contrastive losses, whose rows stay apart, rows of
+    any length (scores, policies, experts), and outputs that still differ from sample to sample, or never did: not told.
+    Cost: in sampled iterations a look at each operator's name, and up to 65,536 numbers of both sides, once a line.
     """
 
     sampled = Need.OPERATORS
@@ -71,7 +75,7 @@ class Collapsed(Detector):
             return
         name, operands = plain(call.name), call.operands
         if name == "sum" and operands and (known := self._products.of(operands[0])) is not None:
-            if len(shape(call.results[0])) == 1:
+            if len(shape(call.results[0])) < 2:
                 self._pairs.setdefault(known.line, known.what)
             return
         if name not in _PRODUCTS and name not in _LIKE and name not in _LOSSES:
@@ -90,11 +94,13 @@ class Collapsed(Detector):
         line = line_of(call.lines)
         if line in self._read or line in self._plain:
             return
-        self._read.add(line)
         read = [few_numbers(self.facts.backend, each, _MOST) for each in call.operands[:2]]
         if any(each is None for each in read) or call.operands[0] is call.operands[1]:
             return
-        rows = [_directions(each.flat, each.shape[1]) for each in read if each is not None]
+        rows = [_directions(each, name not in _LIKE) for each in read if each is not None]
+        self._read.add(line)
+        if not all(rows):
+            return
         pair = self._pairs.get(line)
         if pair is None:
             pair = _Pair(line, call.name)
@@ -104,6 +110,7 @@ class Collapsed(Detector):
         agree = sum(a * b for one, other in zip(*rows) for a, b in zip(one, other)) / max(1, len(rows[0]))
         if not pair.looks:
             pair.first = spreads[1]
+        pair.most = max(pair.most, *spreads)
         pair.looks = [*pair.looks[1 - _KEPT :], (self.facts.iteration + 1, *spreads, agree)]
         self._now.append(pair)
         if name in _PRODUCTS:
@@ -120,7 +127,8 @@ class Collapsed(Detector):
             if pair.beside:
                 continue
             last = [each for each in pair.looks if each[0] >= _SETTLED]
-            if len(last) >= 2 and all(max(one, other) < _SAME and agree > _AGREE for _, one, other, agree in last):
+            bound = min(_SAME, _FELL * pair.most)
+            if len(last) >= 2 and all(max(one, other) < bound and agree > _AGREE for _, one, other, agree in last):
                 self._tell(pair)
                 return
 
@@ -135,19 +143,21 @@ class Collapsed(Detector):
                 [
                     f"the spread of the samples is {one:.2g} and {other:.2g} in iteration {at} (1: all directions), "
                     f"{pair.first:.2g} in the first; the mean cosine of the two is {agree:.3f}",
-                    "no other loss of the iterations that were looked at has a target that is not trained",
+                    "no loss with a target was seen beside it",
                 ],
                 [f"b {place(pair.line)}", "info node"],
             )
         )  # fmt: skip
 
 
-def _directions(flat: Sequence[float], width: int) -> list[list[float]]:
-    """Rows of length 1."""
-    found = []
-    for at in range(0, len(flat), width):
-        row = list(flat[at : at + width])
-        size = math.sqrt(sum(each * each for each in row)) or 1.0
+def _directions(read: Numbers, unit: bool) -> list[list[float]]:
+    """The first rows, of length 1; [] where they are to have it, ``unit``, and do not."""
+    found, width = [], read.shape[1]
+    for at in range(0, min(len(read.flat), _FEW * width), width):
+        row = list(read.flat[at : at + width])
+        size = math.sqrt(sum(each * each for each in row))
+        if not size > 0 or (unit and abs(size - 1) > _UNIT):
+            return []
         found.append([each / size for each in row])
     return found
 

@@ -24,14 +24,18 @@ _DRAWS = re.compile(
     r"\b(random|rand|randint|randrange|randn|uniform|choice|bernoulli|integers)\b\s*\(|\brng\.|\brandom\."
 )
 _MOVES = re.compile(
-    r"\b(flip|fliplr|flipud|hflip|vflip|roll|rot90|rotate|crop|affine|warp|elastic|resized_crop|perspective)\b"
+    r"\b(flip|fliplr|flipud|hflip|vflip|roll|rot90|rotate|\w*crop|affine|warp|elastic|perspective)\b"
+    r"|\[[^\]]*\w+:\w+ \+ "
 )
 _LAYERS = re.compile(
     r"\bRandom(Horizontal|Vertical)?(Flip|Crop|Rotation|Affine|ResizedCrop|Perspective)\b|ElasticTransf"
 )
 _SEEDS = re.compile(
-    r"\b(manual_seed|seed|set_state|setstate|set_rng_state|set_cuda_rng_state|get_params|ReplayCompose)\b"
+    r"\b(manual_seed|seed|set_state|setstate|getstate|get_state|set_rng_state|get_rng_state|fork_rng|get_params|"
+    r"ReplayCompose|default_rng|RandomState|Random|Generator)\b|\bis None\b"
 )
+#: What is to be seen in a picture, place by place.
+_SEEN = re.compile(r"mask|label|target|seg|gt|truth|annot|lbl|depth|heat|contour|(^|\b|_)y\b", re.IGNORECASE)
 _MOST = 40  # files of the program
 
 
@@ -42,8 +46,9 @@ class DrawnApart(Detector):
 
     Evidence: the line that calls it twice, what it draws and moves, and a loss that compares pictures pixel by pixel
     with a target that has no gradient.
-    Mistaken for: two views of one picture, transformations that move nothing (colours, noise), a seed that is set
-    again in between, parameters that are drawn once and given to both: not told.
+    Mistaken for: two views of one picture, pictures of two kinds, transformations that move nothing (colours, noise), a
+    seed or a generator that is set anew in between, parameters that are drawn once and given to both: not told. Of the
+    two one has to be called a mask, a label or a target, and a function has to return both.
     Cost: in sampled iterations a look at each operator's name; at the end the program's files are read.
     """
 
@@ -102,27 +107,65 @@ def _files() -> list[str]:
 
 
 def called_twice(file: str) -> Iterator[tuple[SourceLine, str, tuple[str, str]]]:
-    """Where a function calls one random transformation for two different things: the second call's line, what is
-    called, and the two."""
-    for function in nodes_of(file):
-        if not isinstance(function, ast.FunctionDef):
-            continue
-        calls: dict[str, list[tuple[ast.Call, str]]] = {}
-        for node in inside(function):
-            if isinstance(node, ast.Assign) and not isinstance(node.value, ast.Constant):
-                for each in ast.walk(node.value):
-                    if isinstance(each, ast.Call) and len(each.args) == 1 and not each.keywords:
-                        calls.setdefault(ast.unparse(each.func), []).append((each, ast.unparse(each.args[0])))
-        seeds = [node.lineno for node in inside(function) if isinstance(node, ast.Call) and _SEEDS.search(
-            ast.unparse(node.func))]  # fmt: skip
-        for called, rows in calls.items():
-            rows.sort(key=lambda row: (row[0].lineno, row[0].col_offset))
-            if len(rows) != 2 or rows[0][1] == rows[1][1] or not _is_random_move(file, rows[0][0]):
-                continue
-            first, second = rows[0][0].lineno, rows[1][0].lineno
-            if second - first > 3 or any(first <= at <= second for at in seeds):
-                continue
-            yield SourceLine(file, second, function.name), called, (rows[0][1], rows[1][1])
+    """Where a function calls one random transformation for a picture and for what is to be seen in it, and returns
+    both: the second call's line, what is called, and the two."""
+    for function in [each for each in nodes_of(file) if isinstance(each, ast.FunctionDef)]:
+        for block in _blocks(function):
+            calls: dict[str, list[tuple[ast.Call, str, str]]] = {}
+            for statement in block:
+                for call, name in _given_names(statement):
+                    row = call, ast.unparse(call.args[0]), name
+                    calls.setdefault(ast.unparse(call.func), []).append(row)
+            returned = [ast.unparse(each) for each in inside(function) if isinstance(each, ast.Return)]
+            for called, rows in calls.items():
+                pair = _pair(rows, returned)
+                if pair is None or not _is_random_move(file, pair[0][0]):
+                    continue
+                first, second = pair[0][0].lineno, pair[1][0].lineno
+                between = [each for each in inside(function) if first <= getattr(each, "lineno", 0) <= second]
+                if second - first <= 3 and not any(
+                    _SEEDS.search(ast.unparse(each.func)) for each in between if isinstance(each, ast.Call)
+                ):
+                    yield SourceLine(file, second, function.name), called, (pair[0][1], pair[1][1])
+
+
+def _blocks(function: ast.FunctionDef) -> Iterator[list[ast.stmt]]:
+    """Statements that run one after another."""
+    yield function.body
+    for node in inside(function):
+        for part in ("body", "orelse"):
+            block = getattr(node, part, None)
+            if isinstance(block, list) and block and isinstance(block[0], ast.stmt):
+                yield block
+
+
+def _given_names(statement: ast.stmt) -> Iterator[tuple[ast.Call, str]]:
+    """Calls with one argument, and the name that gets the result, "" of one that is returned at once."""
+    if not isinstance(statement, (ast.Assign, ast.Return)) or statement.value is None:
+        return
+    values = statement.value.elts if isinstance(statement.value, ast.Tuple) else [statement.value]
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    names = target.elts if isinstance(target, ast.Tuple) else [target] * len(values)
+    for value, name in zip(values, names):
+        if isinstance(value, ast.Call) and len(value.args) == 1 and not value.keywords:
+            yield value, ast.unparse(name) if name is not None else ""
+
+
+def _pair(
+    rows: list[tuple[ast.Call, str, str]], returned: list[str]
+) -> tuple[tuple[ast.Call, str, str], tuple[ast.Call, str, str]] | None:
+    """The two calls: for different things, of which one is a mask or the like, and whose results one return has."""
+    if len(rows) != 2 or rows[0][1] == rows[1][1]:
+        return None
+    one, other = rows
+    masks = [bool(_SEEN.search(f"{given} {name}")) for _, given, name in rows]
+    together = (not one[2] and not other[2]) or any(
+        all(re.search(rf"\b{re.escape(name)}\b", text) for _, _, name in rows)
+        for text in returned
+        if one[2] and other[2]
+    )
+    chained = one[2] == other[1] or one[2] == other[2] != ""
+    return (one, other) if sum(masks) == 1 and together and not chained else None
 
 
 def _is_random_move(file: str, call: ast.Call) -> bool:
@@ -130,7 +173,8 @@ def _is_random_move(file: str, call: ast.Call) -> bool:
     name = called_name(call)
     functions = [each for each in nodes_of(file) if isinstance(each, ast.FunctionDef) and each.name == name]
     if functions:
-        text = ast.unparse(functions[0])
+        body = functions[0].body
+        text = "\n".join(ast.unparse(each) for each in body[ast.get_docstring(functions[0]) is not None :])
         return len(functions) == 1 and bool(_DRAWS.search(text) and _MOVES.search(text) and not _SEEDS.search(text))
     for node in nodes_of(file):
         if isinstance(node, ast.Assign) and any(_last(target) == name for target in node.targets):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from adbg.engine.diagnosis.source import called_name, nodes_of, parameters_of, scope_at
+from adbg.engine.diagnosis.source import assigned_names, called_name, inside, nodes_of, parameters_of, scope_at
 from adbg.engine.diagnosis.values import Step, attribute, value_of
 from adbg.engine.types import SourceLine
 
@@ -37,10 +37,13 @@ def path_to(owner: Any, wanted: Any, depth: int = 3) -> list[str] | None:
     return None
 
 
-def made_in(file: str, path: list[str], is_attribute: bool = True) -> int:
-    """The line of ``self.NAME = …``; of a part of a Sequential there, the line of that part."""
+def made_in(file: str, path: list[str], is_attribute: bool = True, owner: str = "") -> int:
+    """The line of ``self.NAME = …``; of a part of a Sequential there, the line of that part. ``owner``: the class whose
+    attribute it is, where others may have one of that name."""
     wanted = f"self.{path[0]}" if is_attribute else path[0]
-    for node in nodes_of(file):
+    classes = [each for each in nodes_of(file) if isinstance(each, ast.ClassDef) and each.name == owner]
+    own = [each for part in classes for each in ast.walk(part)]
+    for node in (*own, *nodes_of(file)):
         if not isinstance(node, ast.Assign) or wanted not in [ast.unparse(each) for each in node.targets]:
             continue
         value, line = node.value, node.lineno
@@ -73,9 +76,17 @@ def given_by(line: SourceLine) -> SourceLine:
         each for each in nodes_of(line.file)
         if isinstance(each, ast.Call) and holders and called_name(each) == holders[0].name
     ]  # fmt: skip
-    if len(calls) != 1 or name not in given:
+    below = [
+        each for each in nodes_of(line.file) if isinstance(each, ast.ClassDef) and holders
+        and holders[0].name in [ast.unparse(base).rpartition(".")[2] for base in each.bases]
+    ]  # fmt: skip
+    bound = any(name in assigned_names(each) for each in inside(scope)) if scope is not None else True
+    if len(calls) != 1 or name not in given or below or bound:
         return line
-    at = given.index(name) - 1  # without self
+    if any(isinstance(each, ast.Starred) for each in calls[0].args):
+        return line
+    by_place = [each.arg for each in scope.args.args[1:]] if isinstance(scope, ast.FunctionDef) else []
+    at = by_place.index(name) if name in by_place else len(calls[0].args)
     value = next((each.value for each in calls[0].keywords if each.arg == name), None)
     if value is None and at < len(calls[0].args):
         value = calls[0].args[at]

@@ -38,6 +38,7 @@ from adbg.engine.session.post_mortem import named
 from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
 
+_BEYOND = re.compile(r"out of range|OP\(embedding\)")
 _TURNS = re.compile(r"\.(permute|transpose|t|swapaxes|moveaxis|T|mT|movedim)\b|\b(transpose|permute)\(")
 _FOLDS = re.compile(r"\.(?:view|reshape)\(\s*\[?-1\s*,|reshape\(\s*\w+\s*,\s*\[?-1\s*,")
 _DROPS = re.compile(r"\.squeeze\(\s*\)|\b(?:torch|paddle)\.squeeze\(\s*[\w.]+\s*\)")  # no axis is given
@@ -273,7 +274,7 @@ class OperatorError(Detector):
             return other
         layer = self._layer(steps, place)
         if layer is not None:
-            line, name = given_by(layer[0]) if "out of range" in text else layer[0], layer[1]
+            line, name = given_by(layer[0]) if _BEYOND.search(text) else layer[0], layer[1]
             got = inputs[0] if inputs else None
             return line, f"{name} does not fit what it is given" + (f", {got[0]} {self._meta(got[1])}" if got else "")
         return None
@@ -420,7 +421,7 @@ class OperatorError(Detector):
             path = path_to(owner, failed) if owner is not None and is_users(frame) else None
             if owner is not None and path is not None:
                 file = frame.f_code.co_filename
-                found = made_in(file, path)
+                found = made_in(file, path, owner=type(owner).__name__)
                 if found:
                     return SourceLine(file, found, "__init__"), f"self.{'.'.join(path)} ({type(failed).__name__})"
             for name, value in ((n, value_of(frame, ast.Name(n))) for n in frame.f_code.co_names):
