@@ -140,7 +140,7 @@ def break_(debugger: Debugger, argument: str) -> CommandResult:
       #112                                the 112th node to run
       model.py:16                         the nodes that this line of the forward made
       module:layers.3.*, param:fc.*       by module, by parameter
-      nan, inf, nonfinite                 the first gradient that has one, made of finite ones
+      nan, inf, nonfinite                 where one begins: made of finite gradients
       backward, backward-end, error       the begin and end of each backward; an exception
 
     Suffixes:

@@ -161,9 +161,13 @@ def _help_of(words: list[str]) -> str:
     """Of a command, or of a kind of finding (`help zero-gradient`, `help diagnose zero-gradient`)."""
     from adbg.tui.commands.diagnosis.kind_help import kind_text
 
-    TABLE.load()
-    about = "" if words[-1] in TABLE.aliases else kind_text(words[-1])
-    return about or help_text(resolve(words[0]))
+    try:
+        command_text = help_text(resolve(words[0]))
+    except CommandError:
+        if about := kind_text(words[-1]):  # reads all detectors, so it is asked for last
+            return about
+        raise
+    return (kind_text(words[-1]) if len(words) > 1 else "") or command_text
 
 
 def _names(row: Command) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,8 @@ from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, shape
 from adbg.engine.diagnosis.detectors.numbers.values import few_numbers
 from adbg.engine.diagnosis.source import inside, nodes_of
+from adbg.engine.diagnosis.values import attribute
+from adbg.engine.live_objects import of_types
 from adbg.engine.outside import suppress
 from adbg.engine.own_files import is_programs
 from adbg.engine.protocol.messages import Finding
@@ -123,23 +124,12 @@ def _holder(file: str, row: tuple[float, ...]) -> tuple[SourceLine, str] | None:
     """The line that returns the array, of an object that lives and has ``row`` in it now, and its name."""
     returned = list(returned_arrays(file))
     classes = {name for name, _, _ in returned}
-    for each in gc.get_objects() if returned else ():
-        if type(each).__name__ not in classes:
-            continue
-        kept = object_dict(each)
-        for name, line, attribute in returned:
-            value = kept.get(attribute.partition(".")[2]) if type(each).__name__ == name else None
+    for each in of_types(lambda kind: kind.__name__ in classes) if returned else ():
+        for name, line, written in returned:
+            value = attribute(each, written.partition(".")[2]) if type(each).__name__ == name else None
             if value is not None and _is_row(value, row):
-                return line, attribute
+                return line, written
     return None
-
-
-def object_dict(each: object) -> dict[str, Any]:
-    """What its attributes are, without running code of its own."""
-    with suppress(Exception):
-        found = object.__getattribute__(each, "__dict__")
-        return found if type(found) is dict else {}
-    return {}
 
 
 def _is_row(value: Any, row: tuple[float, ...]) -> bool:
