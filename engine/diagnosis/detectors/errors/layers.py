@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from typing import Any
 
+from adbg.engine.backends.base import Backend
+from adbg.engine.diagnosis.detectors.numbers.values import numbers
 from adbg.engine.diagnosis.source import assigned_names, called_name, inside, nodes_of, parameters_of, scope_at
 from adbg.engine.diagnosis.values import Step, attribute, value_of
 from adbg.engine.types import SourceLine
@@ -59,19 +61,32 @@ def made_in(file: str, path: list[str], is_attribute: bool = True, owner: str = 
     return 0
 
 
+def outside(backend: Backend, steps: list[Step], indices: Any) -> str:
+    """Which of the indices that a table refused is outside of it, and how many rows it has; "" where that cannot be
+    read."""
+    table = next((each for each in weights_of(steps) if backend.is_tensor(each)), None)
+    read = numbers(backend, indices) if table is not None and backend.meta(indices).dtype[:1] in "iu" else None
+    rows = (backend.meta(table).shape or (0,))[0] if table is not None else 0
+    flat = [int(each) for each in read.flat] if read is not None else []
+    wrong = next((each for each in flat if each < 0), max(flat, default=0))
+    return f" that holds {wrong} where the table has {rows} rows (0 to {rows - 1})" if not 0 <= wrong < rows else ""
+
+
 def given_by(line: SourceLine) -> SourceLine:
-    """The line that says how large the table made on ``line`` is: where its first argument is one of the ``__init__``
-    it stands in, the only call of that class. ``line`` itself where it says so."""
+    """The line that says how large the table made on ``line`` is: where its size is a parameter of the ``__init__`` it
+    stands in, the only call of that class. ``line`` itself where it says so."""
     scope = scope_at(line.file, line.line)
     made = next(
-        (each for each in nodes_of(line.file) if isinstance(each, ast.Call) and each.lineno == line.line and each.args
+        (each for each in nodes_of(line.file) if isinstance(each, ast.Call) and each.lineno == line.line
          and called_name(each).endswith("Embedding")), None,
     )  # fmt: skip
-    if made is None or not isinstance(made.args[0], ast.Name) or getattr(scope, "name", "") != "__init__":
+    by_name = [each.value for each in made.keywords if each.arg == "num_embeddings"] if made is not None else []
+    size = next(iter([*made.args, *by_name]), None) if made is not None else None
+    if not isinstance(size, ast.Name) or getattr(scope, "name", "") != "__init__":
         return line
     holders = [each for each in nodes_of(line.file) if isinstance(each, ast.ClassDef) and scope in each.body]
     given = list(parameters_of(scope)) if isinstance(scope, ast.FunctionDef) else []
-    name = made.args[0].id
+    name = size.id
     calls = [
         each for each in nodes_of(line.file)
         if isinstance(each, ast.Call) and holders and called_name(each) == holders[0].name
@@ -90,6 +105,6 @@ def given_by(line: SourceLine) -> SourceLine:
     value = next((each.value for each in calls[0].keywords if each.arg == name), None)
     if value is None and at < len(calls[0].args):
         value = calls[0].args[at]
-    if value is None or isinstance(value, ast.Constant):
+    if value is None:
         return line
     return SourceLine(line.file, value.lineno, getattr(scope_at(line.file, value.lineno), "name", "<module>"))

@@ -17,7 +17,7 @@ from adbg.engine.diagnosis.detectors.errors.inference import is_refused, refused
 from adbg.engine.diagnosis.detectors.errors.kinds import of_types, other_kind
 from adbg.engine.diagnosis.detectors.errors.label_range import from_one
 from adbg.engine.diagnosis.detectors.errors.last_batch import alone
-from adbg.engine.diagnosis.detectors.errors.layers import given_by, made_in, path_to, self_of, weights_of
+from adbg.engine.diagnosis.detectors.errors.layers import given_by, made_in, outside, path_to, self_of, weights_of
 from adbg.engine.diagnosis.detectors.errors.states import state_of
 from adbg.engine.diagnosis.detectors.errors.tables import table_of
 from adbg.engine.diagnosis.source import expression_at, operands_of
@@ -275,8 +275,8 @@ class OperatorError(Detector):
         layer = self._layer(steps, place)
         if layer is not None:
             line, name = given_by(layer[0]) if _BEYOND.search(text) else layer[0], layer[1]
-            got = inputs[0] if inputs else None
-            return line, f"{name} does not fit what it is given" + (f", {got[0]} {self._meta(got[1])}" if got else "")
+            which = "".join(f", {x} {self._meta(v)}{outside(self.facts.backend, steps, v)}" for x, v in inputs[:1])
+            return line, f"{name} does not fit what it is given{which}"
         return None
 
     def _made(self, steps: list[Step], place: int, name: str, value: Any, error: Exception) -> SourceLine | None:
