@@ -133,6 +133,7 @@ class Agent:
         self.record = RunRecord(session, self, config, scratch)
         self.ledger = Ledger(self._new_group)
         self.record.opened = lambda recorder: self.ledger.record_into(recorder.collective)
+        self.record.kept = lambda journal: self.ledger.keep_in(journal.collective)
         self.events = Events(self)
         self.digests = DigestMoments(session)
         self.profiling: Profiling | None = None  # from the first question about profiles on
@@ -325,6 +326,7 @@ class Agent:
         if client is not None:
             client.connection.flush(1.0)
             client.connection.close()
+        self.ledger.hand_over()  # of a client that had gone before: nothing was detached now
         self.record.close()
 
     def leave(self) -> None:

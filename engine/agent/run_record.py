@@ -43,6 +43,7 @@ class RunRecord:
         self.journal: Journal | None = None
         self.due = bool(config.run_dir)  # the record is still to be opened
         self.opened: Callable[[Recorder], None] = lambda recorder: None  # told once
+        self.kept: Callable[[Journal], None] = lambda journal: None  # told once
 
     def open(self) -> None:
         session = self._session
@@ -65,6 +66,7 @@ class RunRecord:
             folder, label = self.recorder.run_dir, self.recorder.label
         self.journal = open_journal(folder, label, self._problem)
         if self.journal is not None:
+            self.kept(self.journal)
             session.observe(CrashNotes(self.journal, lambda: session.stacks))
         if self.recorder is not None:
             self._recording = Recording(self.recorder)

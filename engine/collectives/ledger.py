@@ -1,8 +1,8 @@
 """The ledger: a row for every collective that this process calls, while a client is attached.
 
-The taps of a backend put rows in on the program's threads and do nothing else there. "adbg-ledger" hands them to the
-recorder four times a second, and again when they end, so that a process that is killed in a collective leaves its row
-behind; a process that is killed loses at most the rows of a quarter second. Once a second that thread looks at what the
+The taps of a backend put rows in on the program's threads, and into the crash journal, which outlives the process.
+"adbg-ledger" hands them to the recorder four times a second, and again when they end; of the last quarter second of a
+process that is killed the journal tells, but not what ended. Once a second that thread looks at what the
 framework itself counts, and at frames: a collective that C++ called, and that hangs, comes into the ledger so.
 """
 
@@ -19,6 +19,7 @@ from dataclasses import replace
 from adbg.engine import own_threads
 from adbg.engine.backends.base import Backend, CollectiveTaps, KnownGroup
 from adbg.engine.backends.base.collectives import GROUP, ID, SEQ, STATE, THREAD, LiveRow, row_value
+from adbg.engine.collectives.kept import kept_text
 from adbg.engine.flag import Flag
 from adbg.engine.outside import own, suppress
 from adbg.engine.protocol.messages import Collective, ProcessGroup
@@ -50,6 +51,7 @@ class Ledger(Observer):
         self._new_group = new_group
         self._groups: set[str] = set()
         self._record: Record | None = None
+        self._keep: Callable[[str], None] | None = None
         self._recorded = 0  # id of the last row that the recorder has
         self._open: dict[int, LiveRow] = {}  # rows that it has without their end
         self._passing = threading.Lock()
@@ -78,6 +80,12 @@ class Ledger(Observer):
 
     # ---- from the taps, on the program's threads
 
+    def add(self, row: LiveRow) -> None:
+        self.rows.append(row)
+        if self._keep is not None:
+            with suppress(Exception):
+                self._keep(kept_text(row))
+
     def met(self, group: KnownGroup) -> None:
         if self.since is None:
             self.since = time.time()
@@ -97,6 +105,10 @@ class Ledger(Observer):
     def record_into(self, record: Record | None) -> None:
         """Rows go there from now on, those that are here already first."""
         self._record = record
+
+    def keep_in(self, keep: Callable[[str], None] | None) -> None:
+        """``keep``: called with each row that is added, as text, before the collective is issued."""
+        self._keep = keep
 
     def hand_over(self) -> None:
         """What is new, and what ended since, to the recorder. Any thread."""
@@ -237,7 +249,7 @@ class Ledger(Observer):
         self._met.value = 0
 
     def abandon(self) -> None:
-        self._record = self._watcher = None
+        self._record = self._watcher = self._keep = None
         self._passing = threading.Lock()  # another thread of the parent may have held it
         for taps in self.taps:
             taps.sink = None

@@ -41,6 +41,16 @@ class Branch:
         here = (self.call.file, self.call.function)
         return place is not None and (place.file, place.function) == here and place.line > self.call.line
 
+    def is_round(self, place: SourceLine | None) -> bool:
+        """Whether a line is in a loop around it, in its function: one comes there again in the next round."""
+        here = (self.call.file, self.call.function)
+        tree = source_tree(self.call.file) if place is not None and (place.file, place.function) == here else None
+        return place is not None and any(
+            isinstance(node, (ast.For, ast.AsyncFor, ast.While))
+            and all(node.lineno <= line <= _end(node) for line in (place.line, self.call.line))
+            for node in (ast.walk(function_at(tree, self.call.line) or tree) if tree is not None else ())
+        )
+
 
 def branch_of(place: SourceLine) -> Branch | None:
     """None where it is called under no condition, in every branch of one, or from several places."""

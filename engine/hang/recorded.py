@@ -1,20 +1,30 @@
-"""The facts of a verdict, from the run directory: also of ranks that were killed in their collective."""
+"""The facts of a verdict, from the run directory: also of ranks that were killed in their collective.
+
+What a rank called in the quarter second before it was killed is in its crash journal alone; that it was killed in the
+last of these, the Python stacks tell that ``faulthandler`` left.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from adbg.engine.collectives.kept import kept_row
 from adbg.engine.errors import AdbgError, CommandError
+from adbg.engine.hang.conditioned import function_at
+from adbg.engine.hang.standing import OPEN
 from adbg.engine.hang.values import Life, RankFacts
 from adbg.engine.hang.verdict import KILLED, UNKNOWN_RANK
+from adbg.engine.places import source_tree
 from adbg.engine.protocol.codec import from_json
-from adbg.engine.protocol.messages import CollectivesBody, ProcessGroup
-from adbg.engine.record.crash import crashed_labels
+from adbg.engine.protocol.messages import Collective, CollectivesBody, ProcessGroup
+from adbg.engine.record.crash import crashed_labels, read_journal
 from adbg.engine.record.files import labels
+from adbg.engine.record.journal import faults_path, journal_path
 from adbg.engine.record.reader import RunReader
 from adbg.engine.types import SourceLine
 
@@ -31,18 +41,20 @@ def facts_of_run(run_dir: str | os.PathLike[str]) -> list[RankFacts]:
     crashed = set(crashed_labels(folder))
     found: dict[int, RankFacts] = {}
     unknown: list[RankFacts] = []
+    idle: dict[int, RankFacts] = {}  # called none that is known: what C++ calls, as DDP's reducer does, has no row
     for label in labels(folder):
         try:
             reader = RunReader(folder, label)
         except CommandError:  # cut off before its first event
             continue
         try:
-            rank, facts = reader.info.get("rank"), _rank(reader, label in crashed)
+            rank, facts = reader.info.get("rank"), _rank(reader, _kept(folder, label), label in crashed)
         finally:
             reader.close()
-        if facts is None:
-            continue
-        if not isinstance(rank, int):
+        if facts.at is not None and not facts.at.rows and not facts.at.groups:
+            if isinstance(rank, int):
+                idle[rank] = facts
+        elif not isinstance(rank, int):
             unknown.append(facts)
         elif rank not in found or _speaks_for(facts) > _speaks_for(found[rank]):
             found[rank] = facts
@@ -55,6 +67,7 @@ def facts_of_run(run_dir: str | os.PathLike[str]) -> list[RankFacts]:
             f"no collective is recorded in {folder}: no process of the run was in a process group while adbg was in it",
             "a run of `adbg run` records them by itself",
         )
+    found = {**idle, **found}
     ranks = [_until(found[rank], max(map(_newest, found.values()))) for rank in sorted(found)]
     return [_noted(ranks[0], UNKNOWN_RANK), *ranks[1:]] if unknown else ranks
 
@@ -79,16 +92,35 @@ def _noted(facts: RankFacts, note: str) -> RankFacts:
     return facts if body is None else replace(facts, at=replace(body, notes=[*body.notes, note]))
 
 
-def _rank(reader: RunReader, crashed: bool) -> RankFacts | None:
+def _kept(folder: Path, label: str) -> tuple[list[Collective], list[ProcessGroup]]:
+    """The rows of the crash journal, of which nothing tells how they ended, and their groups. "called": it was killed
+    in that."""
+    entries = read_journal(journal_path(folder, label), 2)
+    kept = [each for each in (kept_row(entry.fields) for entry in entries) if each is not None]
+    rows, groups = [row for row, _ in kept], list({group.name: group for _, group in kept}.values())
+    place = rows[-1].place if rows else None
+    if place is not None:
+        with contextlib.suppress(OSError):
+            stacks = faults_path(folder, label).read_text(errors="replace")
+            if f'File "{place.file}", line {place.line} in {place.function}' in stacks:
+                rows[-1] = replace(rows[-1], state="called")
+    return rows, groups
+
+
+def _rank(
+    reader: RunReader, kept: tuple[Sequence[Collective], Sequence[ProcessGroup]], crashed: bool
+) -> RankFacts:  # fmt: skip
     info = reader.info
     rows = reader.collectives(ROWS)
-    groups = _groups(info)
-    if not rows and not groups:
-        return None
+    known = max((row.id for row in rows), default=0)
+    later = [row for row in kept[0] if row.id > known]
+    over = {row.thread for row in later}  # what such a thread was in has returned since
+    rows = [replace(row, state="unknown") if row.state in OPEN and row.thread in over else row for row in rows] + later
+    groups = _groups(info) or list(kept[1])
     calls = reader.backwards()
     last = calls[-1] if calls else None
     inside = last is not None and last.us is None
-    frames = [SourceLine(last.file, last.line, "")] if last is not None and inside and last.file else []
+    frames = [_place(last.file, last.line)] if last is not None and inside and last.file else []
     if not frames and rows and rows[-1].place is not None:
         frames = [rows[-1].place]
     state = reader.state
@@ -106,6 +138,12 @@ def _rank(reader: RunReader, crashed: bool) -> RankFacts | None:
         notes=[KILLED] if state == "crashed" and not crashed else [],
     )
     return RankFacts(_number(info.get("rank")), life, _number(info.get("pid")), body, recorded=True)
+
+
+def _place(file: str, line: int) -> SourceLine:
+    tree = source_tree(file)
+    function = function_at(tree, line) if tree is not None else None
+    return SourceLine(file, line, function.name if function is not None else "")
 
 
 def _groups(info: Mapping[str, Any]) -> list[ProcessGroup]:

@@ -15,6 +15,7 @@ from adbg.engine.protocol.messages import Collective, CollectivesBody, ProcessGr
 
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")  # a rank's part may be over before all have come
 _UNSURE = 0.4  # confidence
+_BY_SOURCE = 0.85  # of what the source says alone: of the other ranks nothing is known
 
 KILLED = "the record of a rank that was killed ends like that of one which never came: both are said to be missing"
 
@@ -42,7 +43,7 @@ def judge(ranks: Sequence[RankFacts]) -> HangVerdict:
     if group is not None:
         verdict = replace(verdict, timeout=group.timeout, description=group.description)
     verdict = _in_branch(_behind_loop(verdict, standings), standings)
-    if verdict.kind is not HangKind.MISSING:
+    if verdict.kind is not HangKind.MISSING or verdict.condition is not None:
         notes = tuple(note for note in notes if note != KILLED)
     return replace(verdict, standings=tuple(standings.values()), notes=notes)
 
@@ -202,6 +203,11 @@ def _under_condition(verdict: HangVerdict) -> HangVerdict:
     """Where the source says that only some ranks come to a call: those that are in it differ, however often the others
     called theirs; of a call that others did not come to, why."""
     row, divergence = verdict.collective, verdict.divergence
+    if verdict.kind is HangKind.UNKNOWN and row is not None and row.place is not None:
+        others = tuple(rank for rank in verdict.group_ranks if rank not in verdict.waiting)
+        alone = condition_of(row.place)
+        if alone is not None and others and _fits(alone, verdict.waiting, others):
+            return replace(verdict, kind=HangKind.MISSING, culprits=others, condition=alone, confidence=_BY_SOURCE)
     if verdict.kind not in (HangKind.MISMATCH, HangKind.COUNTS, HangKind.MISSING):
         return verdict
     if divergence is None:
@@ -222,8 +228,14 @@ def _under_condition(verdict: HangVerdict) -> HangVerdict:
 
 
 def _behind_loop(verdict: HangVerdict, standings: Mapping[int, Standing]) -> HangVerdict:
-    """Where those that called it less often have left the loop that the others call it in."""
+    """Where those that called it less often have left the loop that the others call it in; where those that were killed
+    in it have left the one that the others are in."""
     row = verdict.collective
+    if verdict.kind is HangKind.MISSING and verdict.condition is None and _are_killed(verdict, standings):
+        rests = {standings[rank].place for rank in verdict.culprits if rank in standings}
+        rest = rests.pop() if len(rests) == 1 else None
+        here = row.place if row is not None else None
+        return replace(verdict, left=left_loop(rest, here) if rest is not None and here is not None else None)
     if verdict.kind is not HangKind.COUNTS or verdict.condition is not None or row is None or row.place is None:
         return verdict
     places = {standings[rank].place for rank in verdict.culprits if rank in standings}
@@ -242,6 +254,8 @@ def _in_branch(verdict: HangVerdict, standings: Mapping[int, Standing]) -> HangV
         rows = [row]
     elif verdict.kind is HangKind.MISMATCH and divergence is not None:
         rows = list(divergence.rows.values())
+        if len({each.place for each in rows}) == 1:  # all came there
+            return verdict
     elif verdict.kind is HangKind.DEADLOCK:
         rows = [standings[rank].waits for rank in verdict.cycle if rank in standings]
     else:
@@ -251,9 +265,17 @@ def _in_branch(verdict: HangVerdict, standings: Mapping[int, Standing]) -> HangV
     if len(found) != 1 or (left is not None and found[0].counts):
         return verdict  # by a counter all ranks pass it by alike: the loop is shorter on one
     rests = [standings[rank].place for rank in verdict.culprits if rank in standings]
-    if verdict.kind is HangKind.MISSING and not all(map(found[0].is_behind, rests)):
+    passed = [found[0].is_behind(each) for each in rests]
+    if _are_killed(verdict, standings):  # what met theirs was another one's: that of the next round
+        passed = [one or found[0].is_round(each) for one, each in zip(passed, rests)]
+    if verdict.kind is HangKind.MISSING and not all(passed):
         return verdict
     return replace(verdict, branch=found[0])
+
+
+def _are_killed(verdict: HangVerdict, standings: Mapping[int, Standing]) -> bool:
+    """Those that are in it are gone."""
+    return all(standings[rank].life is Life.DIED for rank in verdict.waiting if rank in standings)
 
 
 def _fits(condition: Condition, there: Iterable[int], elsewhere: Iterable[int]) -> bool:

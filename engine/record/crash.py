@@ -35,7 +35,7 @@ class Entry:
 
 
 def read_journal(path: Path, ring: int = 0) -> list[Entry]:
-    """Whole entries of nodes (ring 0) or log records (1), oldest first; [] when there is no journal."""
+    """Whole entries of nodes (ring 0), log records (1) or collectives (2), oldest first; [] where there is none."""
     try:
         data = path.read_bytes()[ring * RING : (ring + 1) * RING]
     except OSError:

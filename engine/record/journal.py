@@ -2,7 +2,8 @@
 
 Hooks write into a small shared mapping under the session's turn, so that the kernel has every entry whatever kills the
 process; Python's own ``faulthandler`` adds the stacks. ``crash`` makes both into text afterwards, in the front end. The
-file holds two rings, of nodes and of log records, with ``SLOTS`` slots of ``SLOT`` bytes each, little endian::
+file holds three rings, of nodes, of log records and of collectives, with ``SLOTS`` slots of ``SLOT`` bytes each, little
+endian::
 
     slot = seq u64 | time f64 (epoch) | length u16 | text (UTF-8), fields separated by TAB
 
@@ -35,7 +36,7 @@ BRIEF = struct.Struct("<Qdd")
 _TIME = struct.Struct("<d")
 ROOM = SLOT - HEAD.size
 RING = SLOTS * SLOT
-BRIEF_AT = 2 * RING
+BRIEF_AT = 3 * RING
 _SIZE = BRIEF_AT + BRIEF.size
 CRASHES = frozenset(
     number for name in ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL") if (number := getattr(signal, name, None))
@@ -63,7 +64,7 @@ class Journal:
             self._map = _mapped(fd)
         finally:
             os.close(fd)
-        self._next = [0, 0]
+        self._next = [0, 0, 0]
         self._faults: IO[str] | None = None
         self._faults_file: Own | None = None
         self._held = 0  # references to it that are not ``faulthandler``'s
@@ -90,6 +91,10 @@ class Journal:
     def log(self, record: str) -> None:
         """A record of adbg's own: the recorder writes it up to 50 ms later, which a crash may not leave it."""
         self._write(1, record.encode("utf-8", "replace"))
+
+    def collective(self, text: str) -> None:
+        """A collective that is called now: it may kill the process."""
+        self._write(2, text.encode("utf-8", "replace"))
 
     def _write(self, ring: int, data: bytes) -> None:
         data = data[:ROOM]

@@ -23,6 +23,7 @@ from adbg.tui.debugger.client import Client, initialize
 from adbg.tui.debugger.crashes import crash_reports
 from adbg.tui.debugger.findings.hangs import hang_finding
 from adbg.tui.debugger.findings.store import Findings
+from adbg.tui.debugger.job.aftermath import verdict_after
 from adbg.tui.debugger.job.look import verdict_on
 from adbg.tui.debugger.job.ranks import Ranks
 from adbg.tui.debugger.job.stop_all import StopAll
@@ -31,6 +32,7 @@ from adbg.tui.debugger.process import Process
 from adbg.tui.debugger.profiling.profiles import Profiles
 from adbg.tui.debugger.program import Program
 from adbg.tui.debugger.settings import Sent, Settings
+from adbg.tui.text.hang import hang_lines
 
 TAIL = 4096  # characters of the program's output that are kept
 
@@ -232,6 +234,18 @@ class Incoming:
         finally:
             self._looking.release()
 
+    def _ranks_apart(self, run: Run) -> None:
+        """Whether a rank was killed because the ranks called different collectives."""
+        verdict = verdict_after(self._program.folder) if len(run.processes) > 1 else None
+        if verdict is None:
+            return
+        if self._settings.diagnosis is None:
+            self._model.notice("error", "\n".join(hang_lines(verdict, recorded=True)))
+            return
+        finding, process = hang_finding(verdict, over=True), run.processes[0]
+        if finding is not None and (what := self.findings.add_of_job(process, finding)):
+            self._model.tell(events.Found(process, finding, what, of_job=True))
+
     def _backward_began(self, process: Process, body: protocol.BackwardBegin, run: Run) -> None:
         run.backwards_seen += 1
         run.largest = max(run.largest, body.nodes)
@@ -332,6 +346,7 @@ class Incoming:
         deadline = time.monotonic() + 2
         for process in model.processes:
             process.client.wait_end(max(0.0, deadline - time.monotonic()))
+        self._ranks_apart(run)
         for report in crash_reports(self._program.folder, bool(self._program.run_dir), status, bool(run.ended_by)):
             model.notice("error", report)
         with model.changed:

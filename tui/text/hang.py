@@ -58,7 +58,8 @@ def hang_lines(verdict: HangVerdict, recorded: bool = False) -> list[str]:
         place = place_text(row.place if row else None)
         lines.append(f"calls of {_short(row)} at {place}{_since(verdict)}: {counted}")
     if verdict.left is not None:
-        lines.append(_left_loop(verdict.left, ranks_text(verdict.culprits), len(verdict.culprits) == 1))
+        who = verdict.waiting if verdict.kind is HangKind.MISSING else verdict.culprits
+        lines.append(_left_loop(verdict.left, ranks_text(who), len(who) == 1))
     if verdict.branch is not None:
         lines.append(_branch(verdict.branch))
     if verdict.missing:
@@ -106,7 +107,7 @@ def headline(verdict: HangVerdict, recorded: bool = False) -> str:
         + (f": {waiting} {_verb(verdict.waiting, 'wait')} for it in {what} of {where}" if verdict.waiting else ""),
         HangKind.SLOW: f"{who} {_be(verdict.culprits)} slow, and on the way: {waiting} {_verb(verdict.waiting, 'wait')}"
         f" in {what} of {where}",
-        HangKind.MISSING: f"{who} did not come to {what} of {where}: {waiting} {_verb(verdict.waiting, 'wait')}",
+        HangKind.MISSING: f"{who} did not come to {what} of {where}: {waiting} {_waits(verdict)}",
         HangKind.UNKNOWN: (
             f"{ranks_text(verdict.waiting)} {_verb(verdict.waiting, 'wait')} in {what} of {where}{_unknown(verdict)}"
             if verdict.waiting
@@ -120,6 +121,11 @@ def headline(verdict: HangVerdict, recorded: bool = False) -> str:
     elif recorded:
         text = f"when the record ends: {text}"
     return text + (sure if kind is not HangKind.NOTHING else "")
+
+
+def _waits(verdict: HangVerdict) -> str:
+    killed = all(each.life is Life.DIED for each in verdict.standings if each.rank in verdict.waiting)
+    return f"{'were' if len(verdict.waiting) > 1 else 'was'} killed in it" if killed else _verb(verdict.waiting, "wait")
 
 
 def _unknown(verdict: HangVerdict) -> str:

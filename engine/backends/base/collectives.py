@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, MutableMapping, MutableSequence, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -89,11 +89,11 @@ def short_reduce(op: Any) -> str:
 
 
 class LedgerSink(Protocol):
-    """Where taps put their rows: at the end of ``rows``, before the collective is issued, with the next of ``number``.
+    """Where taps put their rows, before the collective is issued, with the next of ``number``.
     ``inside``: the backward calls that each thread is in, as far as they are known. Any thread."""
 
-    @property
-    def rows(self) -> MutableSequence[LiveRow]: ...
+    def add(self, row: LiveRow) -> None:
+        """On a thread of the program's; never raises."""
 
     @property
     def number(self) -> Callable[[], int]: ...

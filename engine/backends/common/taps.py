@@ -138,7 +138,7 @@ class MethodTaps(CollectiveTaps):
         meet, resume, works, groups = self._meet, self._resume_counting, self._works, self._known
         number, files, user_file, node_now = self._number, self._files, self._user_file, self._node_now
         place, detail, alone, whole = method.tensor, method.detail, method.alone, method.whole
-        add, next_id, inside = sink.rows.append, sink.number, sink.inside
+        add, next_id, inside = sink.add, sink.number, sink.inside
 
         @functools.wraps(call)
         def tap(group: Any, *args: Any, **kwargs: Any) -> Any:

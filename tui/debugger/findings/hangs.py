@@ -15,19 +15,20 @@ _SURE = 0.5
 _CERTAIN = (HangKind.MISMATCH, HangKind.COUNTS, HangKind.DEADLOCK)
 
 
-def hang_finding(verdict: HangVerdict) -> Finding | None:
+def hang_finding(verdict: HangVerdict, over: bool = False) -> Finding | None:
     """None where nothing hangs, or it is not known why: a rank that is slow may come, and one that raised has told
-    that itself."""
+    that itself. ``over``: the job has ended by it."""
     if verdict.kind not in (*_CERTAIN, HangKind.MISSING) or verdict.confidence < _SURE:
         return None
     line = _line(verdict)
-    severity = "error" if verdict.kind in _CERTAIN else "warning"
+    severity = "error" if over or verdict.kind in _CERTAIN else "warning"
+    what = "a rank was killed because the ranks called different collectives" if over else "the job hangs"
     text = linecache.getline(line.file, line.line).strip() if line is not None else ""
     return Finding(
-        _ID, "hang", severity, verdict.confidence, f"the job hangs: {headline(verdict)}",
+        _ID, "hang", severity, verdict.confidence, f"{what}: {headline(verdict)}",
         cause=Cause(line.file, line.line, line.function, text) if line is not None else None,
-        evidence=[each.strip() for each in hang_lines(verdict)[1:] if not each.startswith("next: ")],
-        next=["why hang"],
+        evidence=[each.strip() for each in hang_lines(verdict, over)[1:] if not each.startswith("next: ")],
+        next=[] if over else ["why hang"],
     )  # fmt: skip
 
 
@@ -39,6 +40,8 @@ def _line(verdict: HangVerdict) -> SourceLine | None:
         return verdict.condition.call
     if verdict.left is not None and verdict.left.leaves is not None:
         return verdict.left.leaves
+    if verdict.left is not None and verdict.kind is HangKind.MISSING:
+        return verdict.left.loop
     if verdict.branch is not None:
         return verdict.branch.test
     if verdict.kind is HangKind.COUNTS and verdict.collective is not None:

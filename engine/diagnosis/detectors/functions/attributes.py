@@ -25,6 +25,7 @@ from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
 
 _LARGEST = 4 << 20  # elements of one tensor whose bytes are summed
+_PARTS = 8  # of a dictionary or list that is kept
 _MOST = 256  # attributes of the contexts whose backward is to come
 
 
@@ -162,15 +163,15 @@ class Attributes:
                     continue
                 holder = weakly(call.arguments[place.argument])
             value = value_at(holder(), place.attribute)
-            if not (is_array(value) or backend.is_tensor(value)) or len(self._elsewhere) >= _MOST:
+            if len(self._elsewhere) >= _MOST:
                 continue
-            digest = self._digest(value)
+            digest = self._digest_of_all(value)
             if digest is None:
                 continue
             at = id(holder()), place.attribute
             self._last[at] = number, digest, call.function
             if node:  # one that lay there is gone
-                norm = 0.0 if is_array(value) else backend.norm(value)
+                norm = self._norm(value)
                 self._elsewhere[node, place.name] = _Elsewhere(
                     place, holder, call.function, call.line, node, number, digest, norm
                 )
@@ -194,10 +195,27 @@ class Attributes:
             number, digest, by = last.get((id(holder), each.place.attribute), (0, 0, each.function))
             value = value_at(holder, each.place.attribute)
             # What is there now is what the last call left, and not what this one did.
-            if number <= each.call or digest == each.digest or value is None or self._digest(value) != digest:
+            if number <= each.call or digest == each.digest or value is None or self._digest_of_all(value) != digest:
                 continue
-            norm = 0.0 if is_array(value) else self._facts.backend.norm(value)
-            yield Replaced(each.place, each.function, by, each.line, key, calls[each.function], (each.norm, norm))
+            norms = each.norm, self._norm(value)
+            yield Replaced(each.place, each.function, by, each.line, key, calls[each.function], norms)
+
+    def _held(self, value: Any) -> list[Any]:
+        """The tensor or array that lies there; those of a dictionary, list or tuple of a few."""
+        kind = type(value)
+        parts = [*value.values()] if kind is dict else [*value] if kind in (list, tuple) else [value]
+        if len(parts) > _PARTS:
+            return []
+        return [each for each in parts if is_array(each) or self._facts.backend.is_tensor(each)]
+
+    def _digest_of_all(self, value: Any) -> int | None:
+        found = [digest for each in self._held(value) if (digest := self._digest(each)) is not None]
+        return zlib.adler32(repr(found).encode()) if len(found) > 1 else next(iter(found), None)
+
+    def _norm(self, value: Any) -> float:
+        """Of the first of them; 0 of an array."""
+        held = self._held(value)
+        return self._facts.backend.norm(held[0]) if held and not is_array(held[0]) else 0.0
 
     def _changes_of(self, kept: _Kept, value: Any) -> list[str]:
         backend = self._facts.backend

@@ -1,0 +1,22 @@
+"""What the ranks of a job called last, once the job is over: where one was killed in a collective that met another one
+(gloo ends a process for that), no rank can be asked any more, and the run directory tells."""
+
+from __future__ import annotations
+
+from adbg.engine.errors import AdbgError
+from adbg.engine.hang.recorded import facts_of_run
+from adbg.engine.hang.values import HangKind, HangVerdict, Life
+from adbg.engine.hang.verdict import judge
+
+
+def verdict_after(folder: str) -> HangVerdict | None:
+    """None where no rank was killed, or nothing tells that it was for what the ranks called."""
+    try:
+        facts = facts_of_run(folder)
+    except AdbgError:  # no process of the run was in a group, or nothing is recorded
+        return None
+    if not any(each.life is Life.DIED for each in facts):
+        return None
+    verdict = judge(facts)
+    killed = [each for each in verdict.standings if each.life is Life.DIED and each.waits is not None]
+    return verdict if killed and verdict.kind in (HangKind.MISMATCH, HangKind.MISSING) else None
