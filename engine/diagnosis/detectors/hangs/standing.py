@@ -12,12 +12,14 @@ from adbg.engine import own_threads
 from adbg.engine.diagnosis.detector import Detector, detector
 from adbg.engine.diagnosis.detectors.graphs.calls import place
 from adbg.engine.diagnosis.detectors.hangs import polling
+from adbg.engine.diagnosis.detectors.hangs.inherited import inherited_lock
 from adbg.engine.diagnosis.detectors.hangs.processes import Process, processes, rest
 from adbg.engine.diagnosis.detectors.hangs.waits import OVER, Wait, program_waits
 from adbg.engine.diagnosis.detectors.ranks.facts import world_of
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.outside import own
 from adbg.engine.protocol.messages import Finding, RankFacts
+from adbg.engine.types import SourceLine
 
 _PERIOD = 2.0  # seconds between two looks
 _STANDS = 12.0  # seconds, from which on a program is said to stand
@@ -141,10 +143,15 @@ class Standing(Detector):
         line = main.line if crossed else waited.line or main.line
         if certain and line is main.line is not None and _takes_more(main, others):
             line = replace(main.line, line=main.counted)
+        message, lock = _message(main, waited, others, below), None
+        if main.kind == "process" and below and not any(each.writes for each in below.values()):
+            lock = inherited_lock({known for each in waits.values() for known in each.has})
+        if lock is not None:
+            line, message = lock[1], f"{message}: {_inherited(*lock)}"
         self._told = self.facts.tell(
             Finding(
                 0, "hang", "error" if certain else "warning", 0.95 if certain else 0.8,
-                _message(main, waited, others, below), cause=self.facts.cause(line),
+                message, cause=self.facts.cause(line),
                 evidence=list(_evidence(main, others, below, seconds)), next=["threads"],
             )
         )  # fmt: skip
@@ -164,6 +171,13 @@ class Standing(Detector):
                 return True
         by_itself = limited or main.polls or any(each.polls or _by_itself(each) for each in others)
         return bool(by_itself) and seconds < _LOOKS
+
+
+def _inherited(name: str, line: SourceLine) -> str:
+    return (
+        f"{name} has been taken since {place(line)}, and a process that is forked meanwhile has it taken for ever, for "
+        "nobody there releases it; release it before workers are started, or make it in the worker"
+    )
 
 
 def _takes_more(main: Wait, others: list[Wait]) -> bool:

@@ -44,6 +44,23 @@ def step(size=4):
 """,
 }
 STANDS = {
+    "workers are forked while a lock is taken": """\
+guard = threading.Lock()
+def work(out):
+    with guard:
+        out.put(1)
+def warm():
+    guard.acquire()  # CAUSE
+step()
+warm()
+context = multiprocessing.get_context("fork")
+out = context.Queue()
+workers = [context.Process(target=work, args=(out,)) for _ in range(2)]
+for each in workers:
+    each.start()
+for each in workers:
+    each.join()
+""",
     "a batch that is never full": """\
 from concurrent.futures import Future
 class Evaluator(threading.Thread):
@@ -296,7 +313,8 @@ while True:
 }
 GOES_ROUND = tuple(STANDS)[-6:]
 JOINED = ("joined before it is read", "joined by a parent of processes that compute first")
-OF_PROCESSES = (*JOINED, "a worker of a pool dies")  # which may wait for something outside
+# Which may wait for something outside.
+OF_PROCESSES = (*JOINED, "a worker of a pool dies", "workers are forked while a lock is taken")
 GOES_ON = {
     "a thread sleeps": """\
 step()
@@ -500,6 +518,7 @@ def test_where_it_stands_is_told_while_it_does(framework: str, tmp_path: Path, p
         assert found["severity"] == ("warning" if name in OF_PROCESSES + GOES_ROUND else "error"), (name, found)
         assert "nothing was computed, in this process or below it" in found["evidence"][0]
         assert ("before it is joined" in found["message"]) == (name in JOINED), (name, found)
+        assert ("guard has been taken since" in found["message"]) == ("forked while" in name), (name, found)
         assert ("and 4 were put" in found["message"]) == (name == "more are taken than were put"), (name, found)
 
 
