@@ -176,6 +176,7 @@ class HookCall:
     target: int = 0  # id of the tensor or module that it is registered on, where that lives on: a leaf, a module
     alive: int = 0  # hooks of the same code that are registered there now
     error: BaseException | None = None  # it raised: then there is neither ``before`` nor ``after``
+    shared: bool = False  # another branch is handed the very tensor ``before``, too
 
 
 @dataclass(slots=True)

@@ -75,11 +75,12 @@ class ToldHook:
                 self._measures.hidden(functools.partial(self._tell, watcher, before, args, result))
         return result
 
-    def _before(self, args: tuple[Any, ...]) -> tuple[Any, Any, Any]:
-        """(gradients, their versions, their norms) as the hook is handed them."""
+    def _before(self, args: tuple[Any, ...]) -> tuple[Any, Any, Any, Any]:
+        """(gradients, their versions, their norms, whether others have them) as the hook is handed them."""
         before = self._measures.gradient(self._what, args)
         versions = [self._measures.version(each) for each in before]
-        return before, versions, [self._measures.norm(each) for each in before]
+        shared = [self._measures.shared(each) if self._what == "tensor" else False for each in before]
+        return before, versions, [self._measures.norm(each) for each in before], shared
 
     def _run(self, args: tuple[Any, ...]) -> Any:
         try:
@@ -98,9 +99,9 @@ class ToldHook:
         calls = self._calls
         return calls <= 3 or (calls >= 8 and calls & (calls - 1) == 0)
 
-    def _tell(self, watcher: Watcher, known: tuple[Any, Any, Any], args: tuple[Any, ...], result: Any) -> None:
+    def _tell(self, watcher: Watcher, known: tuple[Any, Any, Any, Any], args: tuple[Any, ...], result: Any) -> None:
         """Of a module's hook one gradient after another. ``known``: what ``_before`` returned."""
-        before, versions, norms = known
+        before, versions, norms, shared = known
         now = self._measures.gradient(self._what, args)
         given = result if isinstance(result, (tuple, list)) else (result,)
         for place, each in enumerate(before):
@@ -110,7 +111,10 @@ class ToldHook:
                 given[place] if result is not None and place < len(given) and given[place] is not None else now[place]
             )
             moved = after is each and self._measures.version(each) != versions[place]
-            call = HookCall(self._what, self._hook, each, after, moved, self._registered, self._on, norms[place])
+            call = HookCall(
+                self._what, self._hook, each, after, moved, self._registered, self._on, norms[place],
+                shared=shared[place],
+            )  # fmt: skip
             watcher.hook(call)
 
     def __reduce__(self) -> Any:
@@ -126,8 +130,10 @@ class Measures:
 
     def __init__(
         self, norm: Callable[[Any], float], version: Callable[[Any], Any], hidden: Callable[[Callable[[], Any]], Any],
-        is_tensor: Callable[[Any], bool],
+        is_tensor: Callable[[Any], bool], shared: Callable[[Any], bool] = lambda value: False,
     ) -> None:  # fmt: skip
+        """``shared``: whether the engine holds a gradient for another branch as well."""
+        self.shared = shared
         self.norm = norm
         self.version = version
         self.hidden = hidden

@@ -36,7 +36,9 @@ class HooksTap(Tap):
         self._told = Told()
         self.codes: set[types.CodeType] = set()
         self._put: list[tuple[Any, str, Any, Any]] = []
-        self._measures = Measures(tensors.norm, _version, _hidden, lambda value: isinstance(value, torch.Tensor))
+        self._measures = Measures(
+            tensors.norm, _version, _hidden, lambda value: isinstance(value, torch.Tensor), _shared
+        )
 
     def put_in(self, watcher: Watcher) -> None:
         self._told.watcher = watcher
@@ -135,6 +137,13 @@ def _registering(tap: HooksTap, original: _Register, what: str, kept: str) -> _R
 
 def _version(value: Any) -> int | None:
     return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else None
+
+
+def _shared(value: Any) -> bool:
+    """The engine's buffer of the node and Python hold a gradient: 2 uses; where a sum has handed its own to another
+    branch, too, that has it as well: 3."""
+    count = getattr(value, "_use_count", None)
+    return count is not None and int(count()) > 2
 
 
 def _hidden(work: Callable[[], Any]) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 from adbg.engine.backends.base import FunctionCall, SlotCheck
 from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.functions.effects import has_effects, plain_code
-from adbg.engine.diagnosis.detectors.functions.orders import exchanged, returned_at, unpacked_at
+from adbg.engine.diagnosis.detectors.functions.orders import exchanged, renamed_at, returned_at, unpacked_at
 from adbg.engine.diagnosis.detectors.functions.shared import adds_once, kept_intermediate, shared_line
 from adbg.engine.diagnosis.detectors.functions.surrogates import rounds, surrogate
 from adbg.engine.diagnosis.detectors.numbers import values
@@ -356,6 +356,10 @@ class WrongDerivative(Detector):
         if taken is not None:
             cause = taken[0]
             evidence = [*evidence, f"forward saves {', '.join(taken[1])}; backward takes {', '.join(taken[2])}"]
+        renamed = renamed_at(seen.function) if kind == "wrong-derivative" and severity == "error" else None
+        if cause is None and renamed is not None:
+            cause = renamed[0]
+            evidence = [*evidence, f"forward saves {renamed[1]}, which it computed; backward takes it for {renamed[2]}"]
         shared = shared_line(seen.function, seen.wrong, seen.right) if kind == "wrong-derivative" else None
         if cause is None and shared is not None:
             of = Facts.some([argument_name(seen.function, each) for each in sorted(seen.wrong)])

@@ -55,6 +55,7 @@ class _Given:
 class GradientHook(Detector):
     """A hook that the program registered changes gradients: makes them zero, NaN, or scales them by a large factor;
     one that is to look at them only, and returns nothing, computes a statistic in their own memory (``abs_()``); one
+    writes into a gradient that another branch is handed as well (of torch, where its uses are counted); one
     gives back the gradient of an earlier iteration (what ``setdefault`` returns, a cache); or the same hook, also one
     of a forward, is registered on the same object again in each iteration or epoch, so that it runs ever more often.
 
@@ -124,6 +125,14 @@ class GradientHook(Detector):
             self._tell(hook, call, "nan", "error", 0.92, "makes finite gradients NaN or infinite")
         elif looks:
             self._tell_looks(hook, call, looks)
+        elif call.shared and call.changed_in_place and hook.kind != "shared":
+            line, method = _writes(call.hook) or (None, "")
+            what = (
+                "writes into the gradient in place, which another branch is handed, too: a sum gives the same tensor "
+                "to all that it adds, and theirs is changed with it; return a new one"
+                f"{f', not {method}()' * bool(method)}"
+            )
+            self._tell(hook, call, "shared", "warning", 0.88, what, line)
         elif len(changed) >= 2 and all(two == 0 for _, two in changed):
             what = "makes every gradient that it is given zero"
             if self._names(hook):  # nothing below a parameter loses its gradient
@@ -140,7 +149,7 @@ class GradientHook(Detector):
                     self._tell(hook, call, "scale", "note", 0.4, f"{what}, as {why} does")
                 else:
                     self._tell(hook, call, "scale", "warning", 0.6, what)
-            elif hook.kind not in ("zero", "scale", "nan", "again"):
+            elif hook.kind not in ("zero", "scale", "nan", "again", "shared"):
                 self._tell(hook, call, "changes", "note", 0.3, "changes gradients, as clipping and masks do")
 
     def _remember(self, call: HookCall) -> None:
@@ -266,11 +275,7 @@ def _statistic(hook: Any) -> tuple[SourceLine, str] | None:
     function = function_named(code.co_filename, code.co_firstlineno) if code is not None else None
     if code is None or function is None or returns_of(function):
         return None
-    known = set(parameters_of(function)) - {"self"}
-    nodes = sorted(inside(function), key=lambda node: getattr(node, "lineno", 0))
-    for node in nodes:
-        if isinstance(node, ast.Assign) and _root(node.value) in known and not _is_number(node.value):
-            known |= {each.id for each in node.targets if isinstance(each, ast.Name)}
+    known, nodes = _gradients_in(function)
     alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}  # nothing takes their result
     written = [node for node in nodes if _root(_written(node)) in known]
     found = [node for node in written if id(node) not in alone and _method(node) in _STATISTICS]
@@ -278,6 +283,30 @@ def _statistic(hook: Any) -> tuple[SourceLine, str] | None:
         return None
     line = int(getattr(found[0], "lineno", 0))
     return SourceLine(os.path.abspath(code.co_filename), line, function.name), _method(found[0])
+
+
+def _writes(hook: Any) -> tuple[SourceLine, str] | None:
+    """The first line, and the method, by which the source of a hook writes into what it is given."""
+    code = getattr(hook, "__code__", None)
+    function = function_named(code.co_filename, code.co_firstlineno) if code is not None else None
+    if code is None or function is None:
+        return None
+    known, nodes = _gradients_in(function)
+    written = next((node for node in nodes if _root(_written(node)) in known), None)
+    if written is None:
+        return None
+    line = int(getattr(written, "lineno", code.co_firstlineno))
+    return SourceLine(os.path.abspath(code.co_filename), line, function.name), _method(written)
+
+
+def _gradients_in(function: ast.AST) -> tuple[set[str], list[ast.AST]]:
+    """The names of what a hook is given, and of views of that; its nodes, in order."""
+    known = set(parameters_of(function)) - {"self"}
+    nodes = sorted(inside(function), key=lambda node: getattr(node, "lineno", 0))
+    for node in nodes:
+        if isinstance(node, ast.Assign) and _root(node.value) in known and not _is_number(node.value):
+            known |= {each.id for each in node.targets if isinstance(each, ast.Name)}
+    return known, nodes
 
 
 def _written(node: ast.AST) -> ast.AST | None:

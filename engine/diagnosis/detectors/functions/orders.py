@@ -9,12 +9,21 @@ from collections.abc import Sequence
 
 from adbg.engine.backends.base import SlotCheck
 from adbg.engine.diagnosis.detectors.functions.effects import plain_code
-from adbg.engine.diagnosis.source import assigned_before, called_name, function_named, inside, returns_of
+from adbg.engine.diagnosis.source import (
+    assigned_before,
+    assigned_names,
+    called_name,
+    function_named,
+    inside,
+    parameters_of,
+    returns_of,
+)
 from adbg.engine.types import SourceLine
 
 _CLOSE = 1e-3  # of two figures in double; in a type's own precision
 _CLOSE_SINGLE = 5e-2
 _SAVED = ("saved_tensors", "saved_tensor")
+_SAME = frozenset({"contiguous", "clone", "detach", "to", "float", "double", "view", "reshape", "flatten", "cast"})
 
 
 def exchanged(checks: Sequence[SlotCheck]) -> dict[int, int]:
@@ -114,6 +123,38 @@ def unpacked_at(function: type) -> tuple[SourceLine, list[str], list[str]] | Non
         if taken and names != kept[0] and sorted(names) == sorted(kept[0]) and len({*names}) == len(names) > 1:
             return SourceLine(os.path.abspath(code.co_filename), node.lineno, code.co_name), kept[0], names
     return None
+
+
+def renamed_at(function: type) -> tuple[SourceLine, str, str] | None:
+    """(the line of forward that saves it, its name there, as backward takes it) where forward saves what it computed,
+    and backward takes that for an argument: ``z = a * x; save_for_backward(z, a)`` and ``x, a = ctx.saved_tensors``."""
+    code = plain_code(function, "forward")
+    tree = function_named(code.co_filename, code.co_firstlineno) if code is not None else None
+    saves = [each for each in _nodes(function, "forward") if called_name(each) == "save_for_backward"]
+    if code is None or tree is None or len(saves) != 1 or not isinstance(saves[0], ast.Call):
+        return None
+    arguments, kept = set(parameters_of(tree)[1:]), saves[0].args
+    computed = {
+        name for node in inside(tree) if isinstance(node, ast.Assign) and _computes(node.value)
+        for name in assigned_names(node)
+    }  # fmt: skip
+    for node in _nodes(function, "backward"):
+        if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], (ast.Tuple, ast.List)):
+            continue
+        value = node.value.func if isinstance(node.value, ast.Call) else node.value
+        taken = node.targets[0].elts
+        if not isinstance(value, ast.Attribute) or value.attr not in _SAVED or len(taken) != len(kept):
+            continue
+        saved = [each.id if isinstance(each, ast.Name) else "" for each in kept]
+        for before, now in zip(saved, (each.id if isinstance(each, ast.Name) else "" for each in taken)):
+            if before in computed - arguments and now in arguments - set(saved):
+                return SourceLine(os.path.abspath(code.co_filename), saves[0].lineno, code.co_name), before, now
+    return None
+
+
+def _computes(value: ast.AST) -> bool:
+    """Not what only lays it otherwise: ``x.contiguous()``."""
+    return isinstance(value, ast.BinOp) or (isinstance(value, ast.Call) and called_name(value) not in _SAME)
 
 
 def _nodes(function: type, method: str) -> list[ast.AST]:

@@ -4,6 +4,7 @@ and again overflows."""
 
 from __future__ import annotations
 
+import ast
 import functools
 import math
 from collections.abc import Sequence
@@ -15,7 +16,9 @@ from adbg.engine.diagnosis.detectors.numbers import values
 from adbg.engine.diagnosis.detectors.training.leaves import assigned_in
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.diagnosis.ledger import Ledger
+from adbg.engine.diagnosis.source import nodes_of, scope_at
 from adbg.engine.outside import suppress
+from adbg.engine.own_files import is_programs
 from adbg.engine.types import SourceLine
 
 _DEEP = 4  # nodes between the operand and the parameter
@@ -111,11 +114,34 @@ def _behind(graph: Graph, key: int) -> list[int]:
 
 
 def _given_at(facts: Facts, value: Any) -> SourceLine | None:
+    """The line of the program's that gives it its values; of a framework's layer that of the last call that fills it
+    (``nn.init.normal_(self.rec.weight)``), else where the layer is made."""
     for seen in Ledger.of(facts).modules.values():
         root: Any = seen.ref()
         with suppress(Exception):  # it is gone, or a property of the user's raises
             path = next((name for name, each in root.named_parameters() if each is value), "")
             if path:
                 *parts, attribute = path.split(".")
-                return assigned_in(type(functools.reduce(getattr, parts, root)), attribute)
+                line = assigned_in(type(functools.reduce(getattr, parts, root)), attribute)
+                if not parts or (line is not None and is_programs(line.file)):
+                    return line
+                made = assigned_in(type(functools.reduce(getattr, parts[:-1], root)), parts[-1])
+                if made is None or not is_programs(made.file):
+                    return None
+                return _filled_in(made.file, f"{parts[-1]}.{attribute}") or made
     return None
+
+
+def _filled_in(file: str, name: str) -> SourceLine | None:
+    """The last call that writes a parameter of that name: ``init.normal_(self.rec.weight)``,
+    ``self.rec.weight.data.normal_()``."""
+    found = None
+    for node in nodes_of(file):
+        called = node.func if isinstance(node, ast.Call) else None
+        if not isinstance(node, ast.Call) or not isinstance(called, ast.Attribute) or not called.attr.endswith("_"):
+            continue
+        written = [ast.unparse(each) for each in (*node.args[:1], called.value)]
+        if any(each.removesuffix(".data").endswith(f".{name}") for each in written):
+            scope = getattr(scope_at(file, node.lineno), "name", "<module>")
+            found = SourceLine(file, node.lineno, scope)
+    return found
