@@ -14,6 +14,7 @@ from adbg.engine.places import parsed
 from adbg.engine.types import SourceLine
 
 _LARGEST = 20_000  # lines of a file that is parsed
+_LARGEST_RATES = ("end_lr", "max_learning_rate", "max_lr", "learning_rate", "base_lr")  # of a schedule
 _BLANK = frozenset({"zeros", "zeros_like", "empty", "empty_like", "ones", "ones_like", "full", "full_like"})
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
@@ -266,6 +267,22 @@ def argument_line(line: SourceLine | None, kind: str, names: Sequence[str], firs
             given = call.args[0]
         return SourceLine(line.file, given.lineno, line.function) if given is not None else line
     return line
+
+
+def rate_line(line: SourceLine | None, kind: str, names: Sequence[str]) -> SourceLine | None:
+    """As ``argument_line``, of a learning rate; where that is a schedule by a variable (Paddle's ``LinearWarmup(…,
+    end_lr=3.0)``), the line that says how large it becomes."""
+    found = argument_line(line, kind, names)
+    calls = [each for each in nodes_of(line.file) if isinstance(each, ast.Call)] if line is not None else []
+    made = next((each for each in calls if line is not None and each.lineno == line.line and each.keywords), None)
+    given = next((each.value for each in made.keywords if each.arg in names), None) if made is not None else None
+    if line is None or not isinstance(given, ast.Name):
+        return found
+    before = assigned_before(line.file, line.line, given.id)
+    value = getattr(before[1], "value", None) if before is not None else None
+    sizes = {each.arg: each.value for each in value.keywords} if isinstance(value, ast.Call) else {}
+    size = next((sizes[name] for name in _LARGEST_RATES if name in sizes), None)
+    return SourceLine(line.file, size.lineno, line.function) if size is not None else found
 
 
 def operands_of(expression: ast.expr) -> list[ast.expr]:

@@ -1,9 +1,9 @@
-"""Labels that are what the model is given: each place is to say what it sees."""
+"""Labels that are what the model is given: each place is to say what it sees; or that are two places ahead of it."""
 
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from adbg.engine.backends.base import OperatorCall
@@ -52,6 +52,7 @@ class _Seen:
     digest: int
     made: SourceLine | None
     tokens: Any = field(compare=False)  # a weak reference
+    cut: bool = False  # the last of ``places`` is left out
 
 
 @dataclass(slots=True)
@@ -66,6 +67,17 @@ class _Place:
     losses: list[float]
 
 
+@dataclass(slots=True)
+class _Ahead:
+    """A loss whose labels were two places ahead in each look."""
+
+    name: str
+    line: SourceLine | None
+    seen: _Seen
+    labels: SourceLine | None
+    looks: int = 0
+
+
 @detector("loss-input")
 class LabelsNotShifted(Detector):
     """A language model whose labels are its input: ``x = text[i:i + n]``, ``y = text[i:i + n]``. Each place gives back
@@ -76,7 +88,8 @@ class LabelsNotShifted(Detector):
     Mistaken for: an encoder that gives its tokens back out of fewer places, words that are masked, moved or noised
     (before they are embedded or after it), two sequences that meet: not told, as what each place says does not come of
     that place alone by operators that keep it there. A note where the loss did not fall: then a place may not see its
-    own token; and where no place knows of another one, as in codes of single words.
+    own token; and where no place knows of another one, as in codes of single words. Labels that were shifted twice are
+    two places ahead: not told where another loss of the program has those of the next place.
     Cost: in sampled iterations a look at each operator's name, and a checksum of what is embedded and of labels.
     """
 
@@ -88,6 +101,8 @@ class LabelsNotShifted(Detector):
         self._cut: Marks[None] = Marks()
         self._found: dict[SourceLine | None, _Place] = {}
         self._other: set[SourceLine | None] = set()  # losses that got something else
+        self._ahead: dict[SourceLine | None, _Ahead] = {}
+        self._next = False  # a loss has the labels of the next place
         self._any = False
 
     def applied(self) -> bool:
@@ -115,6 +130,10 @@ class LabelsNotShifted(Detector):
         for each in call.results:
             if seen and _has_places(shape(each), seen[0]):
                 self._places.put(each, seen, _MIXED if mixed else name, None)
+            elif seen and name in ("getitem", "slice", "narrow") and not seen[0].cut:
+                less = tuple(replace(one, places=one.places - 1, cut=True) for one in seen)
+                if _has_places(shape(each), less[0]):  # ``logits[:, :-1]``
+                    self._places.put(each, less, _MIXED if mixed else name, None)
 
     def _is_mixed(self, value: Any) -> bool:
         known = self._places.of(value)
@@ -173,7 +192,10 @@ class LabelsNotShifted(Detector):
     def _compare(self, call: OperatorCall) -> None:
         line, known = line_of(call.lines), self._places.of(call.operands[0])
         labels = call.operands[1] if len(call.operands) > 1 else None
-        if known is None or labels is None or "int" not in str(labels.dtype) or line in self._other:
+        if known is None or labels is None or "int" not in str(labels.dtype):
+            return
+        self._look_ahead(call, labels, known.what)
+        if line in self._other:
             return
         self._any = True
         backend = self.facts.backend
@@ -195,10 +217,39 @@ class LabelsNotShifted(Detector):
             found = self._found[line] = _Place(call.name, line, seen, made, self._is_mixed(call.operands[0]), [])
         found.losses.append(sum(losses.flat) / len(losses.flat))
 
+    def _look_ahead(self, call: OperatorCall, labels: Any, every: tuple[_Seen, ...]) -> None:
+        line = line_of(call.lines)
+        by = next((by for each in every for by in (1, 2) if self._are_ahead(labels, each, by)), 0)
+        self._next = self._next or by == 1
+        if by != 2:
+            self._ahead.pop(line, None)
+            return
+        cut = self._cut.of(labels)
+        found = self._ahead.setdefault(line, _Ahead(call.name, line, every[0], cut.line if cut is not None else None))
+        found.looks += 1
+
+    def _are_ahead(self, labels: Any, seen: _Seen, by: int) -> bool:
+        """Whether each label is the token ``by`` places behind that of its place, as far as there is one."""
+        backend, tokens = self.facts.backend, seen.tokens()
+        if tokens is None or backend.meta(labels).numel != seen.rows * seen.places or seen.rows * seen.places > _MOST:
+            return False
+        wide, read, given = seen.places + seen.cut, few_numbers(backend, labels, _MOST), None
+        if read is not None and self.facts.digest(tokens) == seen.digest:
+            given = few_numbers(backend, tokens, _MOST)
+        if read is None or given is None or len(given.flat) != seen.rows * wide:
+            return False
+        pairs = [
+            (read.flat[row * seen.places + at], given.flat[row * wide + at + by])
+            for row in range(seen.rows) for at in range(min(seen.places, wide - by))
+        ]  # fmt: skip
+        counted = [(label, token) for label, token in pairs if label >= 0]
+        kinds = len({label for label, _ in counted})
+        return 2 * len(counted) > len(pairs) and kinds >= _KINDS and all(one == two for one, two in counted)
+
     def _are_tokens(self, labels: Any, seen: _Seen) -> bool:
         """Equal in every place, but for labels below 0, which count for nothing (``ignore_index``)."""
         backend, count = self.facts.backend, seen.rows * seen.places
-        if backend.meta(labels).numel != count:
+        if seen.cut or backend.meta(labels).numel != count:
             return False
         if self.facts.digest(labels) == seen.digest:
             return True
@@ -217,6 +268,9 @@ class LabelsNotShifted(Detector):
         for found in self._found.values():
             if len(found.losses) >= _LOOKS:
                 self._tell(found)
+        for ahead in self._ahead.values() if not self._next else ():
+            if ahead.looks >= _LOOKS:
+                self._tell_ahead(ahead)
 
     def _tell(self, found: _Place) -> None:
         facts, seen, losses = self.facts, found.seen, found.losses
@@ -240,6 +294,25 @@ class LabelsNotShifted(Detector):
                 f"{found.name} at {place(found.line)} is given the model's own input as its labels: they are not "
                 "shifted by one (tokens[:, :-1] and tokens[:, 1:])",
                 None, None, None, found.line, facts.cause(made or found.line), evidence,
+                [f"b {place(found.line)}", "info node"],
+            )
+        )  # fmt: skip
+
+    def _tell_ahead(self, found: _Ahead) -> None:
+        facts, seen = self.facts, found.seen
+        evidence = [
+            f"in {found.looks} looks each label was the token two places behind what {place(seen.line)} embeds there, "
+            f"in {seen.rows} rows",
+            "no loss has the labels of the next place",
+        ]
+        if found.labels is not None and seen.made is not None:
+            evidence.append(f"the labels are cut out at {place(found.labels)}, the input at {place(seen.made)}")
+        facts.tell(
+            Finding(
+                0, "loss-input", "warning", 0.85,
+                f"{found.name} at {place(found.line)} is given labels that are two places ahead of the model's input: "
+                "they are shifted twice, where the data is made and here, and the next token is never learnt",
+                None, None, None, found.line, facts.cause(found.labels or found.line), evidence,
                 [f"b {place(found.line)}", "info node"],
             )
         )  # fmt: skip

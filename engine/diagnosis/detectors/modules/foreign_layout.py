@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from adbg.engine.diagnosis.detector import Detector, Need, OptimizerEvent, detector
 from adbg.engine.diagnosis.detectors.graphs.calls import place
-from adbg.engine.diagnosis.source import called_name, inside, nodes_of, parameters_of
+from adbg.engine.diagnosis.source import called_name, inside, nodes_of, parameters_of, tree_of
 from adbg.engine.diagnosis.values import attribute
 from adbg.engine.live_objects import of_types
 from adbg.engine.own_files import is_programs
@@ -23,6 +23,9 @@ _OTHERS = {
 }
 _NAMES = {"paddle": "torch", "torch": "Paddle, Keras and Flax"}
 _PUTS = frozenset({"set_value", "copy_", "assign"})
+_LOADS = frozenset({"load_state_dict", "set_state_dict", "set_dict"})
+_FROM_ARRAYS = frozenset({"to_tensor", "from_numpy", "as_tensor", "tensor"})
+_WORD = re.compile(r"\w+")
 _TURNS = frozenset({"t", "transpose", "permute", "swapaxes", "moveaxis", "einsum", "rearrange"})
 
 
@@ -34,8 +37,8 @@ class LoadedUnturned(Detector):
 
     Evidence: the line that writes them, the square weights of the model's linear layers, and that no function of the
     program takes a weight's transpose.
-    Mistaken for: what was turned before it was stored (the program's names cannot tell); a name that says what is
-    loaded, and not from where.
+    Mistaken for: what was turned before it was stored (the program's names and words, which say where it comes from,
+    cannot tell).
     Cost: the source is read, and live layers are looked up, once an optimizer steps.
     """
 
@@ -81,30 +84,44 @@ class LoadedUnturned(Detector):
 
 def _taken_over(file: str, others: re.Pattern[str]) -> Iterator[SourceLine]:
     """Each line that writes a weight by a name in a loop of a function that is called, whose own name, parameters or
-    written value say that it comes from elsewhere; none where a function that does not compute turns something."""
+    written value say that it comes from elsewhere, or, of an array, the words of the file; none where a function that loads, or one
+    that it calls, turns something."""
     functions = [each for each in nodes_of(file) if isinstance(each, ast.FunctionDef)]
     called = {called_name(each) for each in nodes_of(file)}
-    loading = [each for each in functions if each.name in called and any(map(_is_put, inside(each)))]
-    taking = [
-        each for each in functions if any(called_name(node) == each.name for one in loading for node in inside(one))
-    ]
+    puts = {each: list(_puts_in(each)) for each in functions if each.name in called}
+    loading = [each for each, found in puts.items() if found]
+    helpers = {called_name(node) for each in loading for node in inside(each)}
+    taking = [each for each in functions if each.name in helpers]
     if any(_turns(node) for each in (*loading, *taking) for node in inside(each)):
         return
+    tree = tree_of(file)
+    texts = [ast.get_docstring(each) or "" for each in (*([tree] if tree is not None else ()), *functions)]
+    told = any(others.search(word) for text in texts for word in _WORD.findall(text))
     for function in loading:
         says = any(others.search(name) for name in (function.name, *parameters_of(function)))
-        for node in inside(function):
-            if not isinstance(node, ast.For):
-                continue
-            for put in ast.walk(node):
-                if not _is_put(put) or not isinstance(put, ast.Call):
-                    continue
-                named = {each.id for each in ast.walk(put.args[0]) if isinstance(each, ast.Name)}
-                if says or any(others.search(name) for name in named):
-                    yield SourceLine(file, put.lineno, function.name)
+        for line, value in puts[function]:
+            named = {each.id for each in ast.walk(value) if isinstance(each, ast.Name)}
+            arrays = any(called_name(each) in _FROM_ARRAYS for each in ast.walk(value))
+            if says or (told and arrays) or any(others.search(name) for name in named):
+                yield SourceLine(file, line, function.name)
 
 
-def _is_put(node: ast.AST) -> bool:
-    return called_name(node) in _PUTS and isinstance(node, ast.Call) and len(node.args) == 1
+def _puts_in(function: ast.FunctionDef) -> Iterator[tuple[int, ast.expr]]:
+    """(line, value) of what a loop of it writes into weights: ``weight.set_value(value)``, or ``state[name] = value``
+    where it loads that dictionary."""
+    loaded = {
+        each.id for node in inside(function)
+        if isinstance(node, ast.Call) and called_name(node) in _LOADS
+        for part in node.args for each in ast.walk(part) if isinstance(each, ast.Name)
+    }  # fmt: skip
+    for loop in inside(function):
+        for node in ast.walk(loop) if isinstance(loop, ast.For) else ():
+            if isinstance(node, ast.Call) and called_name(node) in _PUTS and len(node.args) == 1:
+                yield node.lineno, node.args[0]
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+                base = node.targets[0].value
+                if isinstance(base, ast.Name) and base.id in loaded:
+                    yield node.lineno, node.value
 
 
 def _turns(node: ast.AST) -> bool:

@@ -13,7 +13,7 @@ from adbg.engine.diagnosis.detectors.numbers.steps import Steps
 from adbg.engine.diagnosis.detectors.ranks.facts import world_of
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.diagnosis.operator_names import plain_name
-from adbg.engine.diagnosis.source import EPS, RATE, argument_line
+from adbg.engine.diagnosis.source import EPS, RATE, argument_line, rate_line
 from adbg.engine.graph.index import index_of
 from adbg.engine.own_files import is_programs
 from adbg.engine.protocol.messages import Finding, FoundAt
@@ -352,6 +352,6 @@ class Origins:
             id=0, kind="nonfinite", severity="error", confidence=0.88, forward=line,
             message=f"training diverges until numbers overflow: {self._steps.growth()}; "
             f"the steps of {step.what} are too large",
-            cause=self._facts.cause(argument_line(step.made, step.what, RATE) or step.line),
+            cause=self._facts.cause(rate_line(step.made, step.what, RATE) or step.line),
             evidence=[*self._steps.losses_text(), *self._steps.text()],
         )  # fmt: skip

@@ -128,8 +128,9 @@ def _files() -> set[str]:
 def _blocks(file: str) -> Iterator[SourceLine]:
     for node in nodes_of(file):
         if isinstance(node, ast.With) and any(_ignores(item.context_expr) for item in node.items):
-            lines = [getattr(each, "lineno", 0) for part in node.body for each in ast.walk(part) if _makes(each)]
-            line = min(lines, default=node.body[0].lineno)
+            made = [each for part in node.body for each in ast.walk(part) if _makes(each)]
+            bare = [each for each in made if not _is_kept_from_zero(each)]
+            line = min((getattr(each, "lineno", 0) for each in bare or made), default=node.body[0].lineno)
             yield _line(file, line)
 
 
@@ -137,6 +138,16 @@ def _ignores(expression: ast.expr) -> bool:
     if not isinstance(expression, ast.Call) or called_name(expression) != "errstate":
         return False
     return any(isinstance(each.value, ast.Constant) and each.value.value == "ignore" for each in expression.keywords)
+
+
+def _is_kept_from_zero(node: ast.AST) -> bool:
+    """Of a division whose divisor is a number, or cannot be 0: ``np.maximum(trees, 1)``, ``total + 1e-6``."""
+    by = node.right if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) else None
+    if isinstance(by, ast.Constant):
+        return True
+    if isinstance(by, ast.BinOp) and isinstance(by.op, ast.Add):
+        return isinstance(by.left, ast.Constant) or isinstance(by.right, ast.Constant)
+    return called_name(by) in ("maximum", "max", "clip", "where", "fmax") if by is not None else False
 
 
 def _makes(node: ast.AST) -> bool:

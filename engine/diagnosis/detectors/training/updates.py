@@ -14,7 +14,7 @@ from adbg.engine.diagnosis.detectors.training.bits import at_bounds, hashes_of
 from adbg.engine.diagnosis.detectors.training.loop import LoopDetector, rate_commands, weight_commands
 from adbg.engine.diagnosis.detectors.training.source import between, named
 from adbg.engine.diagnosis.ledger import Held, Optimizer
-from adbg.engine.diagnosis.source import RATE, argument_line
+from adbg.engine.diagnosis.source import RATE, argument_line, rate_line
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.running_call import Running
 from adbg.engine.session.stop_point import PausedPoint
@@ -309,7 +309,7 @@ class LargeUpdate(LoopDetector):
                 0, "large-update", "error", 0.8,
                 f"training diverges: the steps of {optimizer.kind} are larger than the weights themselves "
                 f"(learning rate {rate:g}), until the loss is not finite",
-                cause=self.facts.cause(argument_line(optimizer.made, optimizer.kind, RATE)),
+                cause=self.facts.cause(rate_line(optimizer.made, optimizer.kind, RATE)),
                 evidence=[f"norm of the weights over the last steps: {shown}", "the loss is not finite now"],
                 next=[*weight_commands(self, optimizer.held[0]), *rate_commands(self, optimizer)[1:]],
             )  # fmt: skip
