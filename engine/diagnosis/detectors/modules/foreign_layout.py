@@ -84,8 +84,8 @@ class LoadedUnturned(Detector):
 
 def _taken_over(file: str, others: re.Pattern[str]) -> Iterator[SourceLine]:
     """Each line that writes a weight by a name in a loop of a function that is called, whose own name, parameters or
-    written value say that it comes from elsewhere, or, of an array, the words of the file; none where a function that loads, or one
-    that it calls, turns something."""
+    written value say that it comes from elsewhere, or, of an array, the words of the file; none where a function that
+    loads, or one that it calls, turns something."""
     functions = [each for each in nodes_of(file) if isinstance(each, ast.FunctionDef)]
     called = {called_name(each) for each in nodes_of(file)}
     puts = {each: list(_puts_in(each)) for each in functions if each.name in called}
