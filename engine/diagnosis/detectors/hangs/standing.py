@@ -32,7 +32,7 @@ _BUSY = 0.03  # share of that time in which it computes: more, and it goes on
 class Standing(Detector):
     """The program stands still. All its threads wait for one another (a queue into which nobody puts any more, a lock
     that is held by who waits for it, the end of a thread that does not end), or it waits for its worker processes, and
-    these do nothing either. The line to change is where the thread waits that the others wait for.
+    these do nothing either, also for a lock that was taken as they were forked. The line to change is where the thread waits that the others wait for.
 
     Evidence: where each thread stands, and that neither it nor a process below it has computed anything meanwhile.
     Mistaken for: a program that waits for what comes from outside (a network, a file, a timer, input): told is what
@@ -41,7 +41,8 @@ class Standing(Detector):
     is begun anew) or sleeps in between and wakes nobody by its source, a warning, and later. Not told: a loop that asks
     a clock, a file, or an object of a class of the program's; where a function of the program handles signals, which
     may set a flag. Taken back when the program goes on. Of a job the front end compares what its ranks call, as
-    ``why hang`` does.
+    ``why hang`` does; also what they called last, where one was killed for it (gloo ends a rank whose call meets
+    another one's).
     Cost: a look at the frames of each thread every two seconds, 0.1 ms, from a thread of adbg's.
     """
 
