@@ -82,9 +82,12 @@ class Ledger(Observer):
 
     def add(self, row: LiveRow) -> None:
         self.rows.append(row)
-        if self._keep is not None:
-            with suppress(Exception):
-                self._keep(kept_text(row))
+        keep = self._keep
+        if keep is not None:  # 4 us
+            try:
+                keep(kept_text(row))
+            except own(Exception):  # the journal lacks it
+                pass
 
     def met(self, group: KnownGroup) -> None:
         if self.since is None:

@@ -14,9 +14,11 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from adbg.engine.collectives.ledger import Ledger
+from adbg.engine.record.journal import Journal
 
 CALLS = 2000
 REPETITIONS = 15
@@ -131,6 +133,10 @@ def main() -> None:
     print(f"{backend.name} {backend.version}: CPU time of the calling thread, us a call")
     taps.install()
     print(f"  a row {row_cost(taps, ledger, *stubbed(backend.name)):.2f}")
+    with tempfile.TemporaryDirectory() as folder:
+        journal = Journal(Path(folder), "0")
+        ledger.keep_in(journal.collective)
+        print(f"  a row, and its entry in the crash journal {row_cost(taps, ledger, *stubbed(backend.name)):.2f}")
     taps.uninstall()
     before = ledger.total
     for name, call in calls.items():

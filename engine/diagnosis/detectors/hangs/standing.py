@@ -32,7 +32,8 @@ _BUSY = 0.03  # share of that time in which it computes: more, and it goes on
 class Standing(Detector):
     """The program stands still. All its threads wait for one another (a queue into which nobody puts any more, a lock
     that is held by who waits for it, the end of a thread that does not end), or it waits for its worker processes, and
-    these do nothing either, also for a lock that was taken as they were forked. The line to change is where the thread waits that the others wait for.
+    these do nothing either, also for a lock that was taken as they were forked. The line to change is where the thread
+    waits that the others wait for.
 
     Evidence: where each thread stands, and that neither it nor a process below it has computed anything meanwhile.
     Mistaken for: a program that waits for what comes from outside (a network, a file, a timer, input): told is what
