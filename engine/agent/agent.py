@@ -132,7 +132,7 @@ class Agent:
         session.kept.limit = config.keep_gradients
         self.record = RunRecord(session, self, config, scratch)
         self.ledger = Ledger(self._new_group)
-        self.record.opened = lambda recorder: self.ledger.record_into(recorder.collective)
+        self.record.opened = self.ledger.recorded_by
         self.record.kept = lambda journal: self.ledger.keep_in(journal.collective)
         self.events = Events(self)
         self.digests = DigestMoments(session)
@@ -326,7 +326,6 @@ class Agent:
         if client is not None:
             client.connection.flush(1.0)
             client.connection.close()
-        self.ledger.hand_over()  # of a client that had gone before: nothing was detached now
         self.record.close()
 
     def leave(self) -> None:

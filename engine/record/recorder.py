@@ -46,6 +46,7 @@ class Recorder:
 
     def __init__(self, writer: RunWriter | None, on_problem: Problem | None) -> None:
         """Use ``open``. ``writer`` None records nothing."""
+        self.before_end: Callable[[], object] = lambda: None  # hands over what is still elsewhere, before it closes
         self._writer = writer
         self._on = writer is not None
         self._on_problem = on_problem
@@ -295,6 +296,9 @@ class Recorder:
 
     def close(self, timeout: float = 5.0) -> None:
         """Write the rest, mark the run as ended. Nothing is recorded afterwards."""
+        if self._on and not self._closing:
+            with suppress(Exception):
+                self.before_end()
         with self._close_lock:
             if self._thread is None or self._closing:
                 return

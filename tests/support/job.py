@@ -27,6 +27,26 @@ print("LAUNCHER saw", [rank.wait() for rank in ranks], flush=True)
 sys.exit(5)
 """
 
+#: PORT SCRIPT: two ranks of Paddle's over gloo.
+PADDLE_LAUNCHER = """
+import os, subprocess, sys
+port, script = int(sys.argv[1]), sys.argv[2]
+places = [f"127.0.0.1:{port + 1 + n}" for n in range(2)]
+told = {"PADDLE_TRAINERS_NUM": "2", "PADDLE_TRAINER_ENDPOINTS": ",".join(places), "PADDLE_DISTRI_BACKEND": "gloo"}
+told["PADDLE_MASTER"] = f"127.0.0.1:{port}"
+ranks = [subprocess.Popen([sys.executable, script], env={**os.environ, **told, "PADDLE_TRAINER_ID": str(n),
+         "PADDLE_CURRENT_ENDPOINT": places[n]}) for n in range(2)]
+first = [rank.wait() for rank in ranks]
+sys.exit(max(abs(each) for each in first))
+"""
+
+
+def paddle_ranks(folder: Path, script: Path) -> list[str]:
+    """The command that starts two ranks of a script; each job has a port of its own."""
+    launcher = folder / "launch.py"
+    launcher.write_text(PADDLE_LAUNCHER)
+    return [sys.executable, str(launcher), str(free_port()), str(script)]
+
 
 def free_port() -> int:
     with socket.socket() as free:

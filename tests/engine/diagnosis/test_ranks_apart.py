@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 from support.diagnosing import check_commands, findings, line_of
 from support.frameworks import on_frameworks, only
-from support.job import free_port, torchrun
+from support.job import free_port, paddle_ranks, torchrun
 from support.program import Outcome, adbg, debuggee
 
 from adbg.engine.record.files import labels
@@ -77,30 +76,17 @@ RATES = {"RATE": "(0.1, 0.2)[rank]", "COUNT": "4", "BOTH": "True"}
 HEALTHY = {"RATE": "0.1", "COUNT": "4", "BOTH": "True"}
 BY_HAND = {**UNEVEN, "Wrap(net)": "net", "AVERAGED": "[dist.all_reduce(each.grad) for each in net.parameters()]"}
 
-LAUNCHER = """
-import os, subprocess, sys
-port, script = int(sys.argv[1]), sys.argv[2]
-places = [f"127.0.0.1:{port + 1 + n}" for n in range(2)]
-told = {"PADDLE_TRAINERS_NUM": "2", "PADDLE_TRAINER_ENDPOINTS": ",".join(places), "PADDLE_DISTRI_BACKEND": "gloo"}
-told["PADDLE_MASTER"] = f"127.0.0.1:{port}"
-ranks = [subprocess.Popen([sys.executable, script], env={**os.environ, **told, "PADDLE_TRAINER_ID": str(n),
-         "PADDLE_CURRENT_ENDPOINT": places[n]}) for n in range(2)]
-first = [rank.wait() for rank in ranks]
-sys.exit(max(abs(each) for each in first))
-"""
-
 
 def job(folder: Path, framework: str, bug: dict[str, str], *options: str) -> tuple[str, list[str]]:
     """The text of the script, and the command that starts two ranks of it."""
     text = (HEAD[framework] + textwrap.dedent(BODY)).lstrip()
     for name, value in {"AVERAGED": "pass", **bug}.items():
         text = text.replace(name, value) if name != "BOTH" else text.replace("(x, BOTH)", f"(x, {value})")
-    script, launcher = folder / "train.py", folder / "launch.py"
+    script = folder / "train.py"
     script.write_text(text)
     if framework == "torch":
         return text, torchrun(2, script)
-    launcher.write_text(LAUNCHER)
-    return text, [sys.executable, str(launcher), str(free_port()), str(script)]
+    return text, paddle_ranks(folder, script)
 
 
 def diagnosed(folder: Path, framework: str, bug: dict[str, str]) -> tuple[str, list[dict[str, Any]], Outcome]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.diagnosing import findings, line_of
 from support.frameworks import only
-from support.job import free_port
+from support.job import free_port, paddle_ranks
 from support.program import Outcome, adbg
 
 HEAD = """
@@ -131,7 +131,7 @@ def diagnosed(folder: Path, body: str) -> tuple[str, list[dict[str, Any]], Outco
     return text, [each for each in findings(outcome) if each["severity"] != "note"], outcome
 
 
-@only("torch", "Paddle's launcher and its collectives over gloo wait; they do not end a process")
+@only("torch", "the jobs are started by torch's own means")
 @pytest.mark.parametrize("name", CASES)
 def test_what_the_ranks_called_last(tmp_path: Path, name: str) -> None:
     body, words, told = CASES[name]
@@ -147,6 +147,45 @@ def test_what_the_ranks_called_last(tmp_path: Path, name: str) -> None:
     assert gone is not None
     calls = re.findall(rf"^CALLS {gone[1]} (.*)$", outcome.program_output, re.MULTILINE)
     assert calls and told in calls[-1], str(outcome)
+
+
+PADDLE = """
+import os
+import paddle
+import paddle.distributed as dist
+from paddle import nn
+
+dist.init_parallel_env()
+rank = dist.get_rank()
+paddle.seed(rank)
+model = nn.Linear(10, 1)
+for step in range(20):
+    x, y = paddle.randn([16 + 4 * rank, 10]), paddle.randn([16 + 4 * rank, 1])
+    loss = nn.functional.mse_loss(model(x), y, reduction="none")
+    loss.mean().backward()
+    if step == 9 WHO:
+        os.write(1, f"CALLS {rank} the losses of {len(loss)}\\n".encode())
+        dist.all_reduce(loss.detach())  # CAUSE
+    for each in model.parameters():
+        dist.all_reduce(each.grad)
+"""
+
+
+@only("paddle", "the jobs are started by Paddle's own means")
+@pytest.mark.parametrize("who", ["", "and rank == 0"], ids=["sizes", "a rank alone"])
+def test_what_the_ranks_of_paddle_called_last(tmp_path: Path, who: str) -> None:
+    """The rank that is not killed loses its connection, and raises: that is folded under the cause."""
+    text = PADDLE.replace(" WHO", f" {who}" * bool(who)).lstrip()
+    (tmp_path / "train.py").write_text(text)
+    command = paddle_ranks(tmp_path, tmp_path / "train.py")
+    outcome = adbg("diagnose", "--json", "--timeout", "70", "--", *command, cwd=tmp_path, limit=150)
+    found = [each for each in findings(outcome) if each["severity"] != "note"]
+    assert "op.preamble.length <= op.nbytes" in str(outcome), str(outcome)  # gloo's words
+    assert [each["kind"] for each in found] == ["hang"], str(outcome)
+    assert found[0]["cause"]["line"] == line_of(text, "# CAUSE"), str(outcome)
+    sizes = {int(each) for each in re.findall(r"CALLS \d the losses of (\d+)", outcome.program_output)}
+    assert sizes == ({16} if who else {16, 20}), str(outcome)
+    assert all(f"all_reduce float32[{each}, 1] SUM" in found[0]["message"] for each in sizes), str(outcome)
 
 
 @only("torch", "of what gloo ends on torch")
