@@ -18,7 +18,6 @@ from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.diagnosis.ledger import Ledger
 from adbg.engine.diagnosis.source import nodes_of, scope_at
 from adbg.engine.outside import suppress
-from adbg.engine.own_files import is_programs
 from adbg.engine.types import SourceLine
 
 _DEEP = 4  # nodes between the operand and the parameter
@@ -123,12 +122,10 @@ def _given_at(facts: Facts, value: Any) -> SourceLine | None:
             if path:
                 *parts, attribute = path.split(".")
                 line = assigned_in(type(functools.reduce(getattr, parts, root)), attribute)
-                if not parts or (line is not None and is_programs(line.file)):
+                if line is not None or not parts:
                     return line
                 made = assigned_in(type(functools.reduce(getattr, parts[:-1], root)), parts[-1])
-                if made is None or not is_programs(made.file):
-                    return None
-                return _filled_in(made.file, f"{parts[-1]}.{attribute}") or made
+                return made and (_filled_in(made.file, f"{parts[-1]}.{attribute}") or made)
     return None
 
 

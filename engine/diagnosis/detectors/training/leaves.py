@@ -13,6 +13,7 @@ from adbg.engine.diagnosis.ledger import Ledger
 from adbg.engine.diagnosis.source import assigned
 from adbg.engine.diagnosis.values import made_by_node
 from adbg.engine.outside import suppress
+from adbg.engine.own_files import is_programs
 from adbg.engine.types import SourceLine
 
 _FEW = 16  # nodes that are looked through between a leaf and what was made of it
@@ -93,13 +94,14 @@ def _attributes(ledger: Ledger) -> Iterator[tuple[Any, str, Any]]:
 
 
 def assigned_in(kind: type, attribute: str) -> SourceLine | None:
-    """Where the class, or one that it inherits from, gives its instances the attribute."""
+    """Where the class, or one that it inherits from, gives its instances the attribute; None of a library's class: a
+    line there is none to change."""
     for each in kind.__mro__:
         with suppress(Exception):
             code = getattr(each, "__init__").__code__  # noqa: B009  (no type checker lets a class be asked for it)
             line = assigned(os.path.abspath(code.co_filename), attribute, each.__name__)
             if line is not None:
-                return line
+                return line if is_programs(line.file) else None
     return None
 
 
