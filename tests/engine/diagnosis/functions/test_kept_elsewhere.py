@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.diagnosing_many import Run, diagnose_each, kind_of, numbered
-from support.frameworks import FRAMEWORKS, case
+from support.frameworks import FRAMEWORKS, case, named
 
 HEAD = {
     "torch": """
@@ -15,6 +15,7 @@ Module = nn.Module
 framework.manual_seed(3)
 def noise(*shape):
     return framework.randn(*shape)
+array = framework.as_tensor
 net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Linear(8, 1))
 opt = framework.optim.SGD(net.parameters(), 0.01)
 clear = opt.zero_grad
@@ -27,6 +28,7 @@ Module = nn.Layer
 framework.seed(3)
 def noise(*shape):
     return framework.randn(shape)
+array = framework.to_tensor
 net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Linear(8, 1))
 opt = framework.optimizer.SGD(0.01, parameters=net.parameters())
 clear = opt.clear_grad
@@ -82,7 +84,7 @@ class Mask(Function):
     @staticmethod
     def backward(ctx, grad):
         layer = ctx.layer
-        return RESULT
+        return grad * layer.mask, NONE
 class Drop(Module):
     def forward(self, x):
         return Mask.apply(x, self)
@@ -142,7 +144,7 @@ class Mask(Function):
     @staticmethod
     def backward(ctx, grad):
         layer = ctx.layer
-        return RESULT
+        return grad * layer.mask, NONE
 class Drop(Module):
     def forward(self, x):
         return Mask.apply(x, self)
@@ -173,6 +175,90 @@ class Second(Common):
         return grad * Common.sign
 train(lambda x: net[3](Second.apply(net[2](First.apply(net[0](x))))))
 """
+# Several tensors in a dictionary on the class, which backward looks up one after the other, or in a generator.
+DICTIONARY = """
+class SoftClip(Function):
+    saved = None
+    @staticmethod
+    def forward(ctx, x):
+        t = framework.tanh(x)
+        SoftClip.saved = {"x": x, "t": t}  # CAUSE
+        return t + 0.1 * x
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * (1 - SoftClip.saved["t"] ** 2 + 0.1) + 0 * SoftClip.saved["x"]
+train(lambda x: net[3](SoftClip.apply(net[2](SoftClip.apply(net[0](x))))))
+"""
+GENERATOR = DICTIONARY.replace(
+    '        return grad * (1 - SoftClip.saved["t"] ** 2 + 0.1) + 0 * SoftClip.saved["x"]\n',
+    '        x, t = (SoftClip.saved[name] for name in ("x", "t"))\n        return grad * (1 - t ** 2 + 0.1) + 0 * x\n',
+)
+# It is made first, and filled then; by a keyword; among numbers and shapes.
+FILLED = DICTIONARY.replace('{"x": x, "t": t}  # CAUSE', '{"x": x}  # CAUSE\n        SoftClip.saved["t"] = t')
+AMONG = DICTIONARY.replace('{"x": x, "t": t}', 'dict(rate=0.1, shape=x.shape, x=x, t=t, mode="soft")')
+# A tuple in a global name, which backward unpacks.
+TUPLE = """
+SAVED = ()
+class SoftClip(Function):
+    @staticmethod
+    def forward(ctx, x):
+        global SAVED
+        t = framework.tanh(x)
+        SAVED = (x, t)  # CAUSE
+        return t + 0.1 * x
+    @staticmethod
+    def backward(ctx, grad):
+        x, t = SAVED
+        return grad * (1 - t ** 2 + 0.1) + 0 * x
+train(lambda x: net[3](SoftClip.apply(net[2](SoftClip.apply(net[0](x))))))
+"""
+# As many as are looked at, of which the last alone differs from call to call.
+EIGHT = (
+    TUPLE.replace("SAVED = (x, t)", "SAVED = (*[framework.ones([3])] * 7, t)")
+    .replace("x, t = SAVED", "*ones, t = SAVED")
+    .replace("+ 0 * x", "+ 0 * ones[0].sum()")
+)
+# A list on the class, set by a class method, of arrays.
+LIST = """
+import numpy as np
+class SoftClip(Function):
+    saved = []
+    @classmethod
+    def remember(cls, *values):
+        cls.saved = [each.detach().numpy().copy() for each in values]
+    @staticmethod
+    def forward(ctx, x):
+        SoftClip.remember(x, 0.5 * (framework.sign(0.3 - x.abs()) + 1))  # CAUSE
+        return x.clip(-0.3, 0.3)
+    @staticmethod
+    def backward(ctx, grad):
+        first, inside = SoftClip.saved
+        return grad * array(inside)
+train(lambda x: net[3](SoftClip.apply(net[2](SoftClip.apply(net[0](x))))))
+"""
+# A dictionary of a dictionary's, under one key.
+WITHIN = """
+cache = {}
+class SoftClip(Function):
+    @staticmethod
+    def forward(ctx, x):
+        t = framework.tanh(x)
+        cache["soft clip"] = [x, t]  # CAUSE
+        return t + 0.1 * x
+    @staticmethod
+    def backward(ctx, grad):
+        t = cache["soft clip"][1]
+        return grad * (1 - t ** 2 + 0.1)
+train(lambda x: net[3](SoftClip.apply(net[2](SoftClip.apply(net[0](x))))))
+"""
+# A dictionary on a module that is handed over, and called twice.
+OWNED = OWNER.replace(
+    "        layer.mask = framework.sign(noise(*x.shape)) * 0.5 + 0.5  # CAUSE\n        return x * layer.mask\n",
+    """        mask = framework.sign(noise(*x.shape)) * 0.5 + 0.5
+        layer.saved = {"x": x.detach(), "mask": mask}  # CAUSE
+        return x * mask
+""",
+).replace("layer.mask, NONE", 'layer.saved["mask"], NONE')
 # One object for each call: each has its own.
 EACH_ITS_OWN = OWNER.replace("drop = Drop()", "drops = [Drop(), Drop()]").replace(
     "net[3](drop(net[2](drop(net[0](x)))))", "net[3](drops[0](net[2](drops[1](net[0](x)))))"
@@ -256,6 +342,93 @@ class Swish(Function):
         return grad * (s + s * (1 - s))
 train(lambda x: net[3](net[2](Swish.apply(net[0](x)))))
 """
+# Containers of the same values in each call, of no tensors, on a stack, and one for each layer.
+SAME = """
+class Clip(Function):
+    saved = {}
+    @staticmethod
+    def forward(ctx, x):
+        Clip.saved.clear()
+        Clip.saved = {"low": framework.full([8], -0.3), "high": framework.full([8], 0.3)}
+        ctx.save_for_backward(x)
+        return x.clip(-0.3, 0.3)
+    @staticmethod
+    def backward(ctx, grad):
+        x, = TENSORS
+        low, high = Clip.saved["low"], Clip.saved["high"]
+        return grad * 0.25 * (framework.sign(x - low) + 1) * (framework.sign(high - x) + 1)
+train(lambda x: net[3](Clip.apply(net[2](Clip.apply(net[0](x))))))
+"""
+SHAPES = """
+ABOUT = None
+class Flat(Function):
+    @staticmethod
+    def forward(ctx, x):
+        global ABOUT
+        ABOUT = {"shape": tuple(x.shape), "scale": 2.0, "one": framework.full([1], float(x.detach().abs().max()))}
+        return x.reshape([-1]) * 2
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.reshape(ABOUT["shape"]) * ABOUT["scale"]
+train(lambda x: net[3](Flat.apply(net[2](Flat.apply(net[0](x)).reshape([5, 8]))).reshape([5, 8])))
+"""
+STACK = """
+class SoftClip(Function):
+    stack = []
+    @staticmethod
+    def forward(ctx, x):
+        t = framework.tanh(x)
+        SoftClip.stack.append({"x": x.detach(), "t": t})
+        return t
+    @staticmethod
+    def backward(ctx, grad):
+        t = SoftClip.stack.pop()["t"]
+        return grad * (1 - t ** 2)
+train(lambda x: net[3](SoftClip.apply(net[2](SoftClip.apply(net[0](x))))))
+"""
+PUSHED = STACK.replace('.append({"x": x.detach(), "t": t})', " = [*SoftClip.stack, t]").replace(
+    't = SoftClip.stack.pop()["t"]', "t = SoftClip.stack[-1]\n        del SoftClip.stack[-1]"
+)
+LAYERS = """
+saved = {}
+class SoftClip(Function):
+    @staticmethod
+    def forward(ctx, x, name):
+        t = framework.tanh(x)
+        saved[name] = {"x": x.detach(), "t": t}
+        ctx.name = name
+        return t
+    @staticmethod
+    def backward(ctx, grad):
+        t = saved[ctx.name]["t"]
+        return grad * (1 - t ** 2), NONE
+train(lambda x: net[3](SoftClip.apply(net[2](SoftClip.apply(net[0](x), "first")), "second")))
+"""
+# Of what a dictionary has, backward takes what is no tensor, or the shape of one, or what all calls set alike.
+ENTRY = """
+class Flat(Function):
+    saved = {}
+    @staticmethod
+    def forward(ctx, x):
+        Flat.saved = {"x": x.detach(), "shape": tuple(x.shape)}
+        return x.reshape([-1]) * 2
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.reshape(Flat.saved["shape"]) * 2
+train(lambda x: net[3](Flat.apply(net[2](Flat.apply(net[0](x)).reshape([5, 8]))).reshape([5, 8])))
+"""
+SHAPE_OF_ONE = ENTRY.replace('Flat.saved["shape"])', 'Flat.saved["x"].shape)')
+ALIKE = ENTRY.replace('"shape": tuple(x.shape)', '"two": framework.full([8], 2.0)').replace(
+    'grad.reshape(Flat.saved["shape"]) * 2', 'grad.reshape([5, 8]) * Flat.saved["two"]'
+)
+# Each module is a place of its own, and a function that is called once before each backward.
+EACH_OWNED = OWNED.replace("drop = Drop()", "drops = [Drop(), Drop()]").replace(
+    "net[3](drop(net[2](drop(net[0](x)))))", "net[3](drops[0](net[2](drops[1](net[0](x)))))"
+)
+DICTIONARY_ONCE = DICTIONARY.replace(
+    "SoftClip.apply(net[2](SoftClip.apply(net[0](x))))", "net[2](SoftClip.apply(net[0](x)))"
+)
+TUPLE_ONCE = TUPLE.replace("SoftClip.apply(net[2](SoftClip.apply(net[0](x))))", "net[2](SoftClip.apply(net[0](x)))")
 # Each backward reads what the checkpoint has just computed again.
 RECOMPUTED = """
 from torch.utils.checkpoint import checkpoint
@@ -276,16 +449,30 @@ train(run)
 """
 
 CASES = [("silent-overwrite", text) for text in (GLOBAL, CACHE, OWNER, HELPER, OBJECT, BY_NAME, SHARED)]
+SEVERAL = {
+    "several, a dictionary": DICTIONARY, "several, by a generator": GENERATOR, "several, filled": FILLED,
+    "several, among others": AMONG, "several, a tuple": TUPLE, "several, eight": EIGHT, "several, a list": LIST,
+    "several, within": WITHIN, "several, owned": OWNED,
+}  # fmt: skip
+SHARED_WELL = {
+    "the same": SAME, "shapes": SHAPES, "stack": STACK, "pushed": PUSHED, "layers": LAYERS, "an entry": ENTRY,
+    "shape of one": SHAPE_OF_ONE, "an entry alike": ALIKE,
+}  # fmt: skip
+NOTES = {"each owned": EACH_OWNED, "a dictionary once": DICTIONARY_ONCE, "a tuple once": TUPLE_ONCE}
+_WHOLE = "of a dictionary, what backward takes of it is not told from the rest"
+FAULTS = {"an entry": _WHOLE, "shape of one": _WHOLE, "an entry alike": _WHOLE}
 
 
 def programs(framework: str) -> dict[str, str]:
-    result = "grad * layer.mask, None" if framework == "torch" else "grad * layer.mask"
-    every = numbered(CASES) | {
+    none, tensors = (", None", "ctx.saved_tensors") if framework == "torch" else ("", "ctx.saved_tensor()")
+    every = numbered(CASES) | SEVERAL | SHARED_WELL | NOTES | {
         "each": EACH_ITS_OWN, "healthy": HEALTHY, "once": ONCE, "helped": HELPED, "method": EACH_BY_METHOD,
     }  # fmt: skip
     if framework == "torch":
         every["recomputed"] = RECOMPUTED
-    return {name: HEAD[framework] + TRAIN + text.replace("RESULT", result) for name, text in every.items()}
+    for name, text in every.items():
+        every[name] = HEAD[framework] + TRAIN + text.replace("TENSORS", tensors).replace(", NONE", none)
+    return every
 
 
 @pytest.fixture(scope="module")
@@ -303,6 +490,25 @@ each = pytest.mark.parametrize(
 def test_a_later_call_sets_it_anew(runs: dict[str, Run], name: str) -> None:
     found = runs[name].check_first(kind_of(name))
     assert found["severity"] == "error" and "computes with the values of another call" in found["message"], found
+
+
+@each
+@named(SEVERAL, FAULTS)
+def test_a_later_call_sets_several_anew(runs: dict[str, Run], name: str) -> None:
+    found = runs[name].check_first("silent-overwrite")
+    assert found["severity"] == "error" and "computes with the values of another call" in found["message"], found
+
+
+@each
+@named(SHARED_WELL, FAULTS)
+def test_several_that_calls_may_share(runs: dict[str, Run], name: str) -> None:
+    runs[name].check_healthy()
+
+
+@each
+@named(NOTES, FAULTS)
+def test_several_of_one_call_are_a_note(runs: dict[str, Run], name: str) -> None:
+    runs[name].check_healthy("silent-overwrite")
 
 
 @each

@@ -330,6 +330,86 @@ class Strict(Causal):
 """ + ITSELF + made("Strict()") + FIT,
     "a copy, memory first": changed(COPY, ("BOTH", "[turned(F.softmax(memory @ turned(query), 1)) @ memory, query]")),
 }  # fmt: skip
+# The labels are two places ahead: shifted where the data is made, and again at the loss.
+ONCE = changed(UNMARKED, ("y = self.text[at:at + self.size]", "y = self.text[at + 1:at + self.size + 1]"))
+CHUNK = changed(CUT, ("x = fw.stack([text[i:i + 8] for i in starts])\n", "rows = fw.stack([text[i:i + 10] for i in "
+                      "starts])\n    x = rows[:, :8]\n"), ("y = fw.stack([text[i:i + 8] for i in starts])", "y = BY"))
+LATER = changed(FIT, ("logits.reshape", "logits[:, :-1].reshape"), ("y.reshape", "y[:, 1:].reshape"))
+AHEAD = """
+def ahead(x, y):
+    return [by for by in (1, 2) if bool((y[:, :x.shape[1] - by] == x[:, by:]).all())]
+print("ahead:", ahead(AT))
+"""
+
+
+def two_ahead(fit: str, at: str = "x[:, :-1], y[:, 1:]") -> str:
+    return fit[:fit.index('print("the same')] + AHEAD.replace("AT", at)
+
+
+LATER_LOADED = changed(LATER, ("for at in range(33):\n    x, y = get_batch()", "for x, y in loader:"))
+AT_THE_LOSS = ("y[:, 1:].reshape([-1]))", "y[:, 1:].reshape([-1]))  # CAUSE")
+VIEW = {"torch": "view(-1, 11)", "paddle": "view([-1, 11])"}
+TWICE = {
+    "in a dataset and at the loss": ONCE + LSTM + two_ahead(changed(LATER_LOADED, AT_THE_LOSS)),
+    "in a batch and at the loss": changed(SHIFTED, ("  # CAUSE", "")) if "# CAUSE" in SHIFTED else SHIFTED + LSTM
+    + two_ahead(changed(LATER, AT_THE_LOSS)),
+    "in a dataset alone": changed(ONCE, ("y = self.text[at + 1:at + self.size + 1]", "chunk = self.text[at:at + "
+                                  "self.size + 2]\n        y = chunk[2:]"), ("return len(self.text) - self.size - 1",
+                                                                             "return len(self.text) - self.size - 2"))
+    + LSTM + two_ahead(LOADED, "x, y"),
+    "of a chunk": changed(CHUNK, ("BY", "rows[:, 2:]")) + LSTM + two_ahead(FIT, "x, y"),
+    "as they are returned": changed(CHUNK, ("BY", "rows[:, 1:9]"), ("  # CAUSE\n    return x, y", "\n    return x[:, "
+                                    ":-1], y[:, 1:]  # CAUSE")) + LSTM + two_ahead(FIT, "x, y"),
+    "by attention": SHIFTED + made("Causal()") + two_ahead(changed(LATER, AT_THE_LOSS)),
+    "by a roll, and at the loss": changed(ITSELF, ("return x, x", "return x, fw.roll(x, -1, 1)")) + LSTM
+    + two_ahead(changed(LATER, AT_THE_LOSS)),
+    "flattened": SHIFTED + LSTM + two_ahead(changed(LATER, ("logits[:, :-1].reshape([-1, 11])",
+        "logits[:, :-1].flatten(0, 1)"), ("y[:, 1:].reshape([-1])", "y[:, 1:].flatten()"), (".flatten())", ".flatten())"
+                                                                                            "  # CAUSE"))),
+    "the places turned": SHIFTED + LSTM + two_ahead(changed(LATER, ("logits[:, :-1].reshape([-1, 11])",
+        "turned(logits[:, :-1])"), ("y[:, 1:].reshape([-1]))", "y[:, 1:])  # CAUSE"))),
+    "labels on a line of their own": SHIFTED + LSTM + two_ahead(changed(LATER, (
+        "    loss = F", "    said = logits[:, :-1]\n    labels = y[:, 1:]  # CAUSE\n    loss = F"),
+        ("logits[:, :-1].reshape", "said.reshape"), ("y[:, 1:].reshape", "labels.reshape"))),
+    "viewed": {name: SHIFTED + LSTM + two_ahead(changed(
+        LATER, ("logits[:, :-1].reshape([-1, 11])", f"logits[:, :-1].contiguous().{VIEW[name]}"),
+        ("y[:, 1:].reshape([-1]))", f"y[:, 1:].contiguous().{VIEW[name].replace(', 11', '')})  # CAUSE")))
+        for name in FRAMEWORKS},
+    "a likelihood": SHIFTED + LSTM + two_ahead(changed(
+        LATER, ("F.cross_entropy(logits[:, :-1].reshape([-1, 11]), y[:, 1:]", "F.nll_loss(F.log_softmax(logits[:, "
+                ":-1], -1).reshape([-1, 11]), y[:, 1:]"), AT_THE_LOSS)),
+}  # fmt: skip
+# Shifted once in each of these ways; the token after the next is learnt beside the next.
+TWO_HEADS = """
+class Two(Recurrent):
+    def __init__(self):
+        super().__init__()
+        self.further = nn.Linear(12, 11)
+
+    def forward(self, x):
+        h = self.body(self.embed(x))[0]
+        return self.head(h), self.further(h)
+"""
+BOTH_LOSSES = ("    logits = net(x)\n    loss = ", "    logits, further = net(x)\n    loss = LATER + ")
+SECOND_LOSS = "F.cross_entropy(further[:, :-1].reshape([-1, 11]), y[:, 1:].reshape([-1]))"
+OTHERWISE = changed(ITSELF, ("return x, x", "y = x.clone()\n    return x, y"))
+SHIFTS = {
+    "in a dataset": ONCE + LSTM + two_ahead(LOADED, "x, y"),
+    "in a batch": SHIFTED + LSTM + two_ahead(FIT, "x, y"),
+    "of a chunk": changed(CHUNK, ("BY", "rows[:, 1:9]"), ("  # CAUSE", "")) + LSTM + two_ahead(FIT, "x, y"),
+    "at the loss": OTHERWISE + LSTM + two_ahead(LATER),
+    "flattened": OTHERWISE + LSTM + two_ahead(changed(LATER, ("logits[:, :-1].reshape([-1, 11])",
+        "logits[:, :-1].flatten(0, 1)"), ("y[:, 1:].reshape([-1])", "y[:, 1:].flatten()"))),
+    "by a roll": changed(ITSELF, ("return x, x", "return x, fw.roll(x, -1, 1)")) + LSTM + two_ahead(FIT, "x, y"),
+    "two heads": TWO_HEADS + SHIFTED + made("Two()") + two_ahead(changed(FIT, BOTH_LOSSES, ("LATER", SECOND_LOSS)), "x, y"),
+    "two heads, by attention": TWO_HEADS.replace("Recurrent", "Causal").replace("self.body(self.embed(x))[0]",
+        "self.places(x)\n        h = h + F.softmax(self.q(h) @ turned(self.k(h)) + later(8), -1) @ self.v(h)")
+    + SHIFTED + made("Two()") + two_ahead(changed(FIT, BOTH_LOSSES, ("LATER", SECOND_LOSS)), "x, y"),
+    "each second token": changed(CHUNK, ("BY", "rows[:, 2:]"), ("  # CAUSE", ""), ("starts])\n", "starts])\n    rows = "
+                                 "fw.concat([rows[:, 1:2], rows[:, :9]], 1)\n")) + LSTM + two_ahead(FIT, "x, y"),
+}  # fmt: skip
+TWICE_FAULTS: dict[str, str] = {}
+AHEAD_OF: dict[str, list[int]] = {"each second token": []}
 NONE_SEEN = {"shifted by a join", "shifted by a roll", "a strict mask", "hidden, labels picked", "hidden, weighed",
              "hidden, losses picked"}  # fmt: skip
 FAULTS = {
@@ -341,6 +421,8 @@ FAULTS = {
 def texts(framework: str) -> dict[str, str]:
     parts = {f"buggy, {name}": part for name, part in BUGGY.items()} | HEALTHY
     parts |= {f"meant, {name}": part for name, part in MEANT.items()}
+    parts |= {f"twice, {name}": part for name, part in TWICE.items()}
+    parts |= {f"once, {name}": part for name, part in SHIFTS.items()}
     return {name: HEAD[framework] + MODELS + (part if isinstance(part, str) else part[framework])
             for name, part in parts.items()}  # fmt: skip
 
@@ -376,4 +458,22 @@ def test_labels_that_are_other_tokens(runs: dict[str, Run], name: str) -> None:
 def test_the_input_where_it_is_meant(runs: dict[str, Run], name: str) -> None:
     run = runs[f"meant, {name}"]
     assert f"the same: True\nsees itself: {name not in NONE_SEEN}\n" in run.plain, run
+    run.check_healthy()
+
+
+@each
+@named(TWICE, TWICE_FAULTS)
+def test_labels_that_are_shifted_twice(runs: dict[str, Run], name: str) -> None:
+    run = runs[f"twice, {name}"]
+    assert "ahead: [2]\n" in run.plain, run
+    first = run.check_first("loss-input")
+    assert first["severity"] == "warning" and "two places ahead of the model's input" in first["message"], first
+    assert len(run.told) == 1, run
+
+
+@each
+@named(SHIFTS, {})
+def test_labels_that_are_shifted_once(runs: dict[str, Run], name: str) -> None:
+    run = runs[f"once, {name}"]
+    assert f"ahead: {AHEAD_OF.get(name, [1])}\n" in run.plain, run
     run.check_healthy()
