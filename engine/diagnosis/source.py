@@ -14,7 +14,7 @@ from adbg.engine.places import parsed
 from adbg.engine.types import SourceLine
 
 _LARGEST = 20_000  # lines of a file that is parsed
-_LARGEST_RATES = ("end_lr", "max_learning_rate", "max_lr", "learning_rate", "base_lr")  # of a schedule
+_RATES = ("max_learning_rate", "max_lr", "learning_rate", "base_lr")  # the largest ones of a schedule
 _BLANK = frozenset({"zeros", "zeros_like", "empty", "empty_like", "ones", "ones_like", "full", "full_like"})
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
@@ -281,8 +281,11 @@ def rate_line(line: SourceLine | None, kind: str, names: Sequence[str]) -> Sourc
     before = assigned_before(line.file, line.line, given.id)
     value = getattr(before[1], "value", None) if before is not None else None
     sizes = {each.arg: each.value for each in value.keywords} if isinstance(value, ast.Call) else {}
-    size = next((sizes[name] for name in _LARGEST_RATES if name in sizes), None)
-    return SourceLine(line.file, size.lineno, line.function) if size is not None else found
+    names = ("end_lr",) if value is not None and called_name(value) == "LinearWarmup" else _RATES
+    size = next((sizes[name] for name in names if name in sizes), None)
+    if size is None:
+        return found
+    return SourceLine(line.file, size.lineno, getattr(scope_at(line.file, size.lineno), "name", "<module>"))
 
 
 def operands_of(expression: ast.expr) -> list[ast.expr]:

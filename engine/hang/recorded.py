@@ -102,7 +102,9 @@ def _kept(folder: Path, label: str) -> tuple[list[Collective], list[ProcessGroup
     if place is not None:
         with contextlib.suppress(OSError):
             stacks = faults_path(folder, label).read_text(errors="replace")
-            if f'File "{place.file}", line {place.line} in {place.function}' in stacks:
+            block = stacks.partition(f"hread 0x{rows[-1].thread:016x} ")[2].partition("\n\n")[0]
+            at = f'File "{place.file}", line {place.line} in {place.function}'
+            if "Aborted" in stacks.partition("\n")[0] and at in block:
                 rows[-1] = replace(rows[-1], state="called")
     return rows, groups
 

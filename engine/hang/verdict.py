@@ -34,7 +34,8 @@ def judge(ranks: Sequence[RankFacts]) -> HangVerdict:
     if not waiting:
         verdict = _nobody_waits(standings)
     else:
-        verdict = _under_condition(_somebody_waits(waiting, standings, groups, ranks))
+        killed = all(standings[rank].life is Life.DIED for rank in waiting)
+        verdict = _under_condition(_somebody_waits(waiting, standings, groups, ranks), killed)
         known = {facts.rank: standing(facts, verdict.group) for facts in ranks}
         standings = {
             rank: replace(each, issued=known[rank].issued, last=known[rank].last) for rank, each in standings.items()
@@ -199,14 +200,15 @@ def _differs(
     return replace(verdict, kind=HangKind.MISMATCH, culprits=_odd(unnumbered), divergence=unnumbered, confidence=0.7)
 
 
-def _under_condition(verdict: HangVerdict) -> HangVerdict:
+def _under_condition(verdict: HangVerdict, killed: bool = False) -> HangVerdict:
     """Where the source says that only some ranks come to a call: those that are in it differ, however often the others
-    called theirs; of a call that others did not come to, why."""
+    called theirs; of a call that others did not come to, why. ``killed``: those that are in it were killed in it, so
+    that the source decides where nothing is known of the others."""
     row, divergence = verdict.collective, verdict.divergence
     if verdict.kind is HangKind.UNKNOWN and row is not None and row.place is not None:
         others = tuple(rank for rank in verdict.group_ranks if rank not in verdict.waiting)
         alone = condition_of(row.place)
-        if alone is not None and others and _fits(alone, verdict.waiting, others):
+        if alone is not None and others and killed and _fits(alone, verdict.waiting, others):
             return replace(verdict, kind=HangKind.MISSING, culprits=others, condition=alone, confidence=_BY_SOURCE)
     if verdict.kind not in (HangKind.MISMATCH, HangKind.COUNTS, HangKind.MISSING):
         return verdict

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import itertools
 import mmap
 import os
 import signal
@@ -64,7 +65,7 @@ class Journal:
             self._map = _mapped(fd)
         finally:
             os.close(fd)
-        self._next = [0, 0, 0]
+        self._next = [itertools.count() for _ in range(3)]  # collectives are called on several threads
         self._faults: IO[str] | None = None
         self._faults_file: Own | None = None
         self._held = 0  # references to it that are not ``faulthandler``'s
@@ -98,8 +99,7 @@ class Journal:
 
     def _write(self, ring: int, data: bytes) -> None:
         data = data[:ROOM]
-        number = self._next[ring]
-        self._next[ring] = number + 1
+        number = next(self._next[ring])
         offset = ring * RING + number % SLOTS * SLOT
         region = self._map
         entry = HEAD.pack(0, time.time(), len(data)) + data

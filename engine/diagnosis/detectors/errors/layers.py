@@ -64,8 +64,11 @@ def made_in(file: str, path: list[str], is_attribute: bool = True, owner: str = 
 def outside(backend: Backend, steps: list[Step], indices: Any) -> str:
     """Which of the indices that a table refused is outside of it, and how many rows it has; "" where that cannot be
     read."""
+    failed = next((holder for holder in (self_of(frame) for frame, _ in reversed(steps)) if holder is not None), None)
+    if "Embedding" not in type(failed).__name__ or backend.meta(indices).dtype[:1] not in ("i", "u"):
+        return ""
     table = next((each for each in weights_of(steps) if backend.is_tensor(each)), None)
-    read = numbers(backend, indices) if table is not None and backend.meta(indices).dtype[:1] in "iu" else None
+    read = numbers(backend, indices) if table is not None else None
     rows = (backend.meta(table).shape or (0,))[0] if table is not None else 0
     flat = [int(each) for each in read.flat] if read is not None else []
     wrong = next((each for each in flat if each < 0), max(flat, default=0))

@@ -65,6 +65,7 @@ class _Elsewhere:
     call: int  # the how manieth
     digest: int
     norm: float
+    parts: frozenset[int] = frozenset()  # digests of what a dictionary or list had
 
 
 @dataclass(slots=True)
@@ -168,12 +169,13 @@ class Attributes:
             digest = self._digest_of_all(value)
             if digest is None:
                 continue
+            parts = frozenset(self._digests(value))
             at = id(holder()), place.attribute
             self._last[at] = number, digest, call.function
             if node:  # one that lay there is gone
                 norm = self._norm(value)
                 self._elsewhere[node, place.name] = _Elsewhere(
-                    place, holder, call.function, call.line, node, number, digest, norm
+                    place, holder, call.function, call.line, node, number, digest, norm, parts
                 )
 
     def replaced(self, running: Running) -> Iterator[Replaced]:
@@ -197,6 +199,8 @@ class Attributes:
             # What is there now is what the last call left, and not what this one did.
             if number <= each.call or digest == each.digest or value is None or self._digest_of_all(value) != digest:
                 continue
+            if each.parts <= set(self._digests(value)):  # it has grown, by layers, or as a stack
+                continue
             norms = each.norm, self._norm(value)
             yield Replaced(each.place, each.function, by, each.line, key, calls[each.function], norms)
 
@@ -208,8 +212,13 @@ class Attributes:
             return []
         return [each for each in parts if is_array(each) or self._facts.backend.is_tensor(each)]
 
+    def _digests(self, value: Any) -> list[int]:
+        held = self._held(value)
+        few = sum(each.size if is_array(each) else self._facts.backend.meta(each).numel for each in held) <= _LARGEST
+        return [digest for each in held if few and (digest := self._digest(each)) is not None]
+
     def _digest_of_all(self, value: Any) -> int | None:
-        found = [digest for each in self._held(value) if (digest := self._digest(each)) is not None]
+        found = self._digests(value)
         return zlib.adler32(repr(found).encode()) if len(found) > 1 else next(iter(found), None)
 
     def _norm(self, value: Any) -> float:

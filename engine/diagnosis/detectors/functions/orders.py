@@ -23,7 +23,10 @@ from adbg.engine.types import SourceLine
 _CLOSE = 1e-3  # of two figures in double; in a type's own precision
 _CLOSE_SINGLE = 5e-2
 _SAVED = ("saved_tensors", "saved_tensor")
-_SAME = frozenset({"contiguous", "clone", "detach", "to", "float", "double", "view", "reshape", "flatten", "cast"})
+_SAME = frozenset({
+    "contiguous", "clone", "detach", "to", "float", "double", "half", "bfloat16", "cuda", "cpu", "type", "view",
+    "reshape", "flatten", "cast", "astype", "permute", "transpose", "squeeze", "unsqueeze", "expand",
+})  # fmt: skip
 
 
 def exchanged(checks: Sequence[SlotCheck]) -> dict[int, int]:
@@ -134,6 +137,8 @@ def renamed_at(function: type) -> tuple[SourceLine, str, str] | None:
     if code is None or tree is None or len(saves) != 1 or not isinstance(saves[0], ast.Call):
         return None
     arguments, kept = set(parameters_of(tree)[1:]), saves[0].args
+    # A derivative is often written by the result, whatever it is called.
+    given = {name.id for each in returns_of(tree) for name in ast.walk(each) if isinstance(name, ast.Name)}
     computed = {
         name for node in inside(tree) if isinstance(node, ast.Assign) and _computes(node.value)
         for name in assigned_names(node)
@@ -147,7 +152,7 @@ def renamed_at(function: type) -> tuple[SourceLine, str, str] | None:
             continue
         saved = [each.id if isinstance(each, ast.Name) else "" for each in kept]
         for before, now in zip(saved, (each.id if isinstance(each, ast.Name) else "" for each in taken)):
-            if before in computed - arguments and now in arguments - set(saved):
+            if before in computed - arguments - given and now in arguments - set(saved):
                 return SourceLine(os.path.abspath(code.co_filename), saves[0].lineno, code.co_name), before, now
     return None
 

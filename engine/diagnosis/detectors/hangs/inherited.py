@@ -13,7 +13,6 @@ from typing import Any
 from adbg.engine.diagnosis.source import inside, nodes_of, scope_at
 from adbg.engine.diagnosis.values import is_users
 from adbg.engine.frames import locals_elsewhere
-from adbg.engine.outside import suppress
 from adbg.engine.types import SourceLine
 
 _KIND = type(threading.Lock())
@@ -52,13 +51,20 @@ def _locks_from(innermost: types.FrameType) -> Iterator[tuple[str, Any, str]]:
                     yield name, value, frame.f_code.co_filename
                 elif id(value) not in seen and depth < _LEVELS and not isinstance(value, (type, types.ModuleType)):
                     seen.add(id(value))
-                    own = None
-                    with suppress(Exception):  # a proxy's
-                        own = getattr(value, "__dict__", None)
+                    own = _dict_of(value)
                     parts = list(own.items()) if type(own) is dict else []
                     todo += [(key, part, depth + 1) for key, part in parts if type(key) is str]
             del variables, todo
         frame = frame.f_back
+
+
+def _dict_of(value: Any) -> Any:
+    """Without the program's code: a class may have a ``__dict__`` of its own, and a proxy a ``__getattribute__``."""
+    for kind in type(value).__mro__:
+        found = kind.__dict__.get("__dict__")
+        if found is not None:
+            return found.__get__(value) if isinstance(found, types.GetSetDescriptorType) else None
+    return None
 
 
 def _taken_for_good(file: str, name: str) -> SourceLine | None:

@@ -146,7 +146,8 @@ class Standing(Detector):
         if certain and line is main.line is not None and _takes_more(main, others):
             line = replace(main.line, line=main.counted)
         message, lock = _message(main, waited, others, below), None
-        if main.kind == "process" and below and not any(each.writes for each in below.values()):
+        mains = [each.waits[0] for each in below.values() if each.waits]
+        if main.kind == "process" and mains and all(each.startswith("futex") for each in mains):
             lock = inherited_lock({known for each in waits.values() for known in each.has})
         if lock is not None:
             line, message = lock[1], f"{message}: {_inherited(*lock)}"

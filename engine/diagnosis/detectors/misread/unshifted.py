@@ -35,6 +35,9 @@ _JOINS = frozenset({"add", "matmul", "bmm", "mul", "multiply"})
 _RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu", "rnn"})
 _MIXES = _RECURRENT | {"scaled_dot_product_attention", "multi_head_attention_forward", "flash_attn"}
 _MIXED = "mixed"  # name of the mark of what has something of other places, too
+_SLICES = frozenset({"getitem", "slice", "narrow"})
+_PICKS = frozenset({"gather", "take_along_axis", "index_sample", "one_hot"})
+_TWICE = 2
 _SHORTEST = 4  # places of a sequence
 _KINDS = 3  # different tokens
 _MOST = 1 << 15  # tokens that are compared
@@ -76,6 +79,7 @@ class _Ahead:
     seen: _Seen
     labels: SourceLine | None
     looks: int = 0
+    moved: int = 0  # how often the labels were moved on by one
 
 
 @detector("loss-input")
@@ -98,7 +102,7 @@ class LabelsNotShifted(Detector):
     def __init__(self, facts: Any) -> None:
         super().__init__(facts)
         self._places: Marks[tuple[_Seen, ...]] = Marks()
-        self._cut: Marks[None] = Marks()
+        self._cut: Marks[int] = Marks()  # how often tokens were moved on by one
         self._found: dict[SourceLine | None, _Place] = {}
         self._other: set[SourceLine | None] = set()  # losses that got something else
         self._ahead: dict[SourceLine | None, _Ahead] = {}
@@ -125,12 +129,17 @@ class LabelsNotShifted(Detector):
             self._embed(call, result)
         elif name in _LOSSES:
             self._compare(call)
+        elif name in _PICKS and not self._next:  # a loss of the program's own
+            known = self._places.of(call.operands[0])
+            labels = call.operands[1] if len(call.operands) > 1 else None
+            if known is not None and labels is not None and "int" in str(labels.dtype):
+                self._next = any(self._are_ahead(labels, each, 1) for each in known.what)
         elif not seen:
             self._follow_tokens(call, name, result)
         for each in call.results:
             if seen and _has_places(shape(each), seen[0]):
                 self._places.put(each, seen, _MIXED if mixed else name, None)
-            elif seen and name in ("getitem", "slice", "narrow") and not seen[0].cut:
+            elif seen and name in _SLICES and not seen[0].cut and _first_of(call) == 0:
                 less = tuple(replace(one, places=one.places - 1, cut=True) for one in seen)
                 if _has_places(shape(each), less[0]):  # ``logits[:, :-1]``
                     self._places.put(each, less, _MIXED if mixed else name, None)
@@ -165,17 +174,19 @@ class LabelsNotShifted(Detector):
         source = call.operands[0]
         both = shape(source), shape(result)
         rows = name != "clone" and len(both[0]) == len(both[1]) == 2 and both[0][1] == both[1][1]
-        made = self._cut.of(source) if name in _CARRIES or rows else None  # rows that are picked were cut before
+        before = self._cut.of(source)
+        made = before if name in _CARRIES or rows else None  # rows that are picked were cut before
         if made is not None:
-            self._cut.put(result, None, made.name, made.line)
+            self._cut.put(result, made.what, made.name, made.line)
         else:
-            self._cut.put(result, None, name, line_of(call.lines))
+            moved = (before.what if before is not None else 0) + (name in _SLICES and _first_of(call) == 1)
+            self._cut.put(result, moved, name, line_of(call.lines))
 
     def _embed(self, call: OperatorCall, result: Any) -> None:
         tokens = next((each for each in call.operands if "int" in str(each.dtype)), None)
         sizes = shape(tokens) if tokens is not None else []
-        if len(sizes) != 2 or sizes[1] < _SHORTEST or not call.grad_mode:
-            return
+        if len(sizes) != 2 or sizes[1] < _SHORTEST or not self.facts.backend.meta(result).requires_grad:
+            return  # frozen: a head of its own is trained, of whatever place
         digest = self.facts.digest(tokens) if sizes[0] * sizes[1] <= _MOST else None
         if digest is not None:
             cut = self._cut.of(tokens)
@@ -218,15 +229,18 @@ class LabelsNotShifted(Detector):
         found.losses.append(sum(losses.flat) / len(losses.flat))
 
     def _look_ahead(self, call: OperatorCall, labels: Any, every: tuple[_Seen, ...]) -> None:
+        if self._next:
+            return
         line = line_of(call.lines)
         by = next((by for each in every for by in (1, 2) if self._are_ahead(labels, each, by)), 0)
-        self._next = self._next or by == 1
+        self._next = by == 1
         if by != 2:
             self._ahead.pop(line, None)
             return
         cut = self._cut.of(labels)
         found = self._ahead.setdefault(line, _Ahead(call.name, line, every[0], cut.line if cut is not None else None))
         found.looks += 1
+        found.moved = cut.what if cut is not None else 0
 
     def _are_ahead(self, labels: Any, seen: _Seen, by: int) -> bool:
         """Whether each label is the token ``by`` places behind that of its place, as far as there is one."""
@@ -307,15 +321,30 @@ class LabelsNotShifted(Detector):
         ]
         if found.labels is not None and seen.made is not None:
             evidence.append(f"the labels are cut out at {place(found.labels)}, the input at {place(seen.made)}")
+        twice = found.moved >= _TWICE
+        why = "they are shifted twice, where the data is made and here, and" if twice else "unless that is meant,"
         facts.tell(
             Finding(
-                0, "loss-input", "warning", 0.85,
+                0, "loss-input", "warning" if twice else "note", 0.85 if twice else 0.45,
                 f"{found.name} at {place(found.line)} is given labels that are two places ahead of the model's input: "
-                "they are shifted twice, where the data is made and here, and the next token is never learnt",
+                f"{why} the next token is never learnt",
                 None, None, None, found.line, facts.cause(found.labels or found.line), evidence,
                 [f"b {place(found.line)}", "info node"],
             )
         )  # fmt: skip
+
+
+def _first_of(call: OperatorCall) -> int:
+    """At which element a slice begins, of the only axis that it cuts; -1 where that is not known."""
+    given = list(call.arguments or ())[1:]
+    if plain(call.name) == "narrow":
+        return given[1] if len(given) > 1 and type(given[1]) is int else -1
+    index = given[0] if given else None
+    parts = [each for each in (index if isinstance(index, tuple) else (index,)) if isinstance(each, slice)]
+    cuts = [each for each in parts if each != slice(None)]
+    if len(cuts) != 1 or cuts[0].step not in (None, 1):
+        return -1
+    return cuts[0].start if type(cuts[0].start) is int else 0 if cuts[0].start is None else -1
 
 
 def _has_places(sizes: list[int], seen: _Seen) -> bool:

@@ -143,11 +143,18 @@ def _ignores(expression: ast.expr) -> bool:
 def _is_kept_from_zero(node: ast.AST) -> bool:
     """Of a division whose divisor is a number, or cannot be 0: ``np.maximum(trees, 1)``, ``total + 1e-6``."""
     by = node.right if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) else None
-    if isinstance(by, ast.Constant):
-        return True
     if isinstance(by, ast.BinOp) and isinstance(by.op, ast.Add):
-        return isinstance(by.left, ast.Constant) or isinstance(by.right, ast.Constant)
-    return called_name(by) in ("maximum", "max", "clip", "where", "fmax") if by is not None else False
+        return _is_above_zero(by.left) or _is_above_zero(by.right)
+    if isinstance(by, ast.Call) and called_name(by) in ("maximum", "max", "fmax"):
+        return any(map(_is_above_zero, by.args))
+    if isinstance(by, ast.Call) and called_name(by) == "clip":
+        low = by.args[-2:-1] if len(by.args) > 1 else []
+        return any(map(_is_above_zero, [*low, *(each.value for each in by.keywords if each.arg in ("min", "a_min"))]))
+    return by is not None and _is_above_zero(by)
+
+
+def _is_above_zero(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and node.value > 0
 
 
 def _makes(node: ast.AST) -> bool:

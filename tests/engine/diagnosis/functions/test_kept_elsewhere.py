@@ -378,16 +378,16 @@ class SoftClip(Function):
     @staticmethod
     def forward(ctx, x):
         t = framework.tanh(x)
-        SoftClip.stack.append({"x": x.detach(), "t": t})
+        SoftClip.stack.append(t)
         return t
     @staticmethod
     def backward(ctx, grad):
-        t = SoftClip.stack.pop()["t"]
+        t = SoftClip.stack.pop()
         return grad * (1 - t ** 2)
 train(lambda x: net[3](SoftClip.apply(net[2](SoftClip.apply(net[0](x))))))
 """
-PUSHED = STACK.replace('.append({"x": x.detach(), "t": t})', " = [*SoftClip.stack, t]").replace(
-    't = SoftClip.stack.pop()["t"]', "t = SoftClip.stack[-1]\n        del SoftClip.stack[-1]"
+PUSHED = STACK.replace(".append(t)", " = [*SoftClip.stack, t]").replace(
+    "SoftClip.stack.pop()", "SoftClip.stack[-1]\n        del SoftClip.stack[-1]"
 )
 LAYERS = """
 saved = {}
@@ -395,15 +395,20 @@ class SoftClip(Function):
     @staticmethod
     def forward(ctx, x, name):
         t = framework.tanh(x)
-        saved[name] = {"x": x.detach(), "t": t}
+        saved[name] = t
         ctx.name = name
         return t
     @staticmethod
     def backward(ctx, grad):
-        t = saved[ctx.name]["t"]
+        t = saved[ctx.name]
         return grad * (1 - t ** 2), NONE
 train(lambda x: net[3](SoftClip.apply(net[2](SoftClip.apply(net[0](x), "first")), "second")))
 """
+# The same dictionary, which the class has as well.
+TABLE = LAYERS.replace("saved[name] = t\n", "saved[name] = t\n        SoftClip.table = saved\n").replace(
+    "t = saved[ctx.name]", "t = SoftClip.table[ctx.name]"
+)
+TABLE_ANEW = TABLE.replace("train(lambda x: net", "train(lambda x: saved.clear() or net")
 # Of what a dictionary has, backward takes what is no tensor, or the shape of one, or what all calls set alike.
 ENTRY = """
 class Flat(Function):
@@ -455,8 +460,8 @@ SEVERAL = {
     "several, within": WITHIN, "several, owned": OWNED,
 }  # fmt: skip
 SHARED_WELL = {
-    "the same": SAME, "shapes": SHAPES, "stack": STACK, "pushed": PUSHED, "layers": LAYERS, "an entry": ENTRY,
-    "shape of one": SHAPE_OF_ONE, "an entry alike": ALIKE,
+    "the same": SAME, "shapes": SHAPES, "stack": STACK, "pushed": PUSHED, "layers": LAYERS, "table": TABLE,
+    "table anew": TABLE_ANEW, "an entry": ENTRY, "shape of one": SHAPE_OF_ONE, "an entry alike": ALIKE,
 }  # fmt: skip
 NOTES = {"each owned": EACH_OWNED, "a dictionary once": DICTIONARY_ONCE, "a tuple once": TUPLE_ONCE}
 _WHOLE = "of a dictionary, what backward takes of it is not told from the rest"

@@ -84,8 +84,9 @@ class Length(Function):
     @staticmethod
     def forward(ctx, x, y):
         squares = x.square() + 2 * y.square() + 1
-        out = fw.sqrt(squares)
-        ctx.save_for_backward(out, y, squares)  # CAUSE
+        root = fw.sqrt(squares)
+        ctx.save_for_backward(root, y, squares)  # CAUSE
+        out = root * 1
         return out
     @staticmethod
     def backward(ctx, grad):
@@ -105,7 +106,8 @@ class Centered(Function):
             centered,
             gain,
         )
-        return centered * gain * scale
+        out = centered * gain * scale
+        return out
     @staticmethod
     def backward(ctx, grad):
         (centered, scale) = SAVED
@@ -122,7 +124,8 @@ class Softened(Function):
     def forward(ctx, x, y):
         soft = nn.functional.softplus(x)
         ctx.save_for_backward(soft, y)  # CAUSE
-        return soft * y
+        out = soft * y
+        return out
     @staticmethod
     def backward(ctx, grad):
         x, y = SAVED
@@ -136,7 +139,8 @@ class Cube(Function):
     def forward(ctx, x, y):
         square = x * x
         ctx.save_for_backward(square, y)  # CAUSE
-        return square * x + y
+        out = square * x + y
+        return out
     @staticmethod
     def backward(ctx, grad):
         x, y = SAVED
@@ -188,12 +192,14 @@ def changed(text: str, *parts: tuple[str, str]) -> str:
 
 
 BUGGY = {
-    "a product": SWISH, "the result": ROOT, "on several lines": CENTERED, "a function's": NORMALIZED, "a square": ALONE,
+    "a product": SWISH, "of a root": ROOT, "on several lines": CENTERED, "a function's": NORMALIZED, "a square": ALONE,
     "twice": ADDED,
+    "in the expression that is returned": changed(ALONE, ("        out = square * x + y\n        return out",
+                                                          "        return square * x + y")),
 }  # fmt: skip
 # Which arguments have another derivative.
-WRONG = {"a product": "[0, 1]", "the result": "[0]", "on several lines": "[0, 1]", "a function's": "[0, 1]",
-         "a square": "[0]", "twice": "[0, 1]"}  # fmt: skip
+WRONG = {"a product": "[0, 1]", "of a root": "[0]", "on several lines": "[0, 1]", "a function's": "[0, 1]",
+         "a square": "[0]", "twice": "[0, 1]", "in the expression that is returned": "[0]"}  # fmt: skip
 ALIAS = changed(SWISH, ("z = beta * x\n", "z = x\n"), ("s = fw.sigmoid(z)", "s = fw.sigmoid(beta * z)"),
                 ("  # CAUSE", ""))  # fmt: skip
 HEALTHY = {
@@ -205,6 +211,20 @@ HEALTHY = {
     "meant by its name": changed(SWISH, ("x, beta = SAVED", "x, beta = SAVED\n        x = x / beta"), ("  # CAUSE", "")),
     "another name": changed(ALONE, ("x, y = SAVED", "x_squared, y = SAVED"), ("3 * x * x", "3 * x_squared"),
                             ("  # CAUSE", "")),
+    "the result, by which it is written": """
+class Squashed(Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        out = fw.sigmoid(x)
+        ctx.save_for_backward(out, y)
+        return out
+    @staticmethod
+    def backward(ctx, grad):
+        x, y = SAVED
+        return grad * x * (1 - x), grad * 0.0
+def run(a, b):
+    return Squashed.apply(a, b) + 0 * b
+""",
     "a name that is free": changed(ALONE, ("x, y = SAVED", "x, y = SAVED\n        by = 3 * x"), ("3 * x * x", "by"),
                                    ("  # CAUSE", "")),
 }  # fmt: skip
@@ -212,6 +232,22 @@ HEALTHY = {
 OTHERS = {
     "a factor is missing": changed(ALONE, ("  # CAUSE", ""), ("x, y = SAVED", "square, y = SAVED"),
                                    ("return grad * 3 * x * x, grad * 1.0", "return grad * 2 * square, grad * 1.0  # CAUSE")),
+    "of the result": """
+class Squashed(Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        out = fw.tanh(x) * y
+        ctx.save_for_backward(out, y)
+        return out
+    @staticmethod
+    def backward(ctx, grad):
+        x, y = SAVED
+        tanh = x / y
+        by_x = grad * y * (1 - tanh)  # CAUSE
+        return by_x, grad * tanh
+def run(a, b):
+    return Squashed.apply(a, b)
+""",
     "a sign": changed(ALIAS, ("return grad * (s", "return -grad * (s"), ("x * x * slope", "x * x * slope  # CAUSE")),
     "a sign, and what it computed is taken back": changed(
         SWISH, ("  # CAUSE", ""), ("x, beta = SAVED", "x, beta = SAVED\n        x = x / beta"),
@@ -221,6 +257,8 @@ OTHERS = {
                                 ("x, beta = SAVED", "beta, x = SAVED  # CAUSE")),
 }  # fmt: skip
 FAULTS = {
+    # FAULT: any name of the expression is taken for the result itself.
+    "in the expression that is returned": "what the result is computed of is not looked at",
     # FAULT: what it took is written over, and the line that saves it is named although nothing is wrong there.
     "a sign, and what it computed is taken back": "a name that is given another value in backward",
 }

@@ -50,6 +50,12 @@ for step in range(STEPS):
     optimizer.step()
     clear()
 """
+EVALUATED = """
+net.eval()
+with fw.no_grad():
+    net(noise(8, 4))
+net.train()
+"""
 WITNESS = """
 with fw.no_grad():
     norm = net.norm
@@ -61,7 +67,14 @@ with fw.no_grad():
 
 
 def program(norm: str, steps: int = 12, before: str = "", net: str = NET) -> str:
-    return before + net.replace("LAYER", norm) + FIT.replace("STEPS", str(steps)) + WITNESS
+    return before + net.replace("LAYER", norm) + FIT.replace("STEPS", str(steps)) + EVALUATED + WITNESS
+
+
+def changed(text: str, *parts: tuple[str, str]) -> str:
+    for old, new in parts:
+        assert old in text, old
+        text = text.replace(old, new)
+    return text
 
 
 # The number of another framework, and what two batches leave of the statistics; MANY and MORE are 0.99 and 0.9 of
@@ -152,15 +165,23 @@ class Other(Module):
 """).replace("mean_of(norm).fill_(4.0)", "norm._mean = norm.running_mean = zeros([6]) + 4"),
 }  # fmt: skip
 OTHERS = {
-    "torch": {"OWN": "0.1", "SLOW": "0.01", "LAST": "1.0", "TORCH": "True", "NORM1": "BatchNorm1d", "NORM2": "BatchNorm2d"},
-    "paddle": {"OWN": "0.9", "SLOW": "0.99", "LAST": "0.0", "TORCH": "False", "NORM1": "BatchNorm1D", "NORM2": "BatchNorm2D"},
+    "torch": {"OWN": "0.1", "SLOW": "0.01", "LAST": "1.0", "TORCH": "True", "ATTRIBUTE": "momentum", "NORM1": "BatchNorm1d", "NORM2": "BatchNorm2d"},
+    "paddle": {"OWN": "0.9", "SLOW": "0.99", "LAST": "0.0", "TORCH": "False", "ATTRIBUTE": "_momentum", "NORM1": "BatchNorm1D", "NORM2": "BatchNorm2D"},
 }
+HEALTHY |= {
+    "a schedule": changed(program("nn.NORM1(6, momentum=MANY)"), ("    clear()\n", """    clear()
+    net.norm.ATTRIBUTE = OWN if step > 4 else MANY
+""")),
+    "a class of the program's": changed(HEALTHY["no normalization"], ("Other", "BatchNormed")),
+}
+# Nothing says that it is ever evaluated.
+TRAINED_ALONE = changed(program("nn.NORM1(6, momentum=MANY)  # CAUSE"), (EVALUATED, ""))
 NONE = program("nn.NORM1(6, momentum=None)")
 # What two batches leave, each layer's own arithmetic: (1 - 0.99)^2 is 0.0001.
 LEFT = {"MANY": 0.0001, "MORE": 0.01}
 HEALTHY_LEFT = {"as the framework has it": 0.81, "a half": 0.25, "a slow one": 0.81, "a slower one": 0.9801,
                 "a few forwards": 0.0001, "the last batch alone": 0.0, "in evaluation": 0.0001,
-                "no normalization": 0.0001}  # fmt: skip
+                "no normalization": 0.0001, "a schedule": 0.81, "a class of the program's": 0.0001}  # fmt: skip
 
 
 def filled(text: str, framework: str) -> str:
@@ -172,6 +193,7 @@ def filled(text: str, framework: str) -> str:
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     parts = {f"buggy, {name}": part for name, part in BUGGY.items()} | HEALTHY
+    parts["trained alone"] = TRAINED_ALONE
     if request.param == "torch":
         parts["none"] = NONE
     texts = {name: filled(part, request.param) for name, part in parts.items()}
@@ -218,6 +240,13 @@ def test_a_momentum_that_is_meant(runs: dict[str, Run], name: str) -> None:
         assert len(runs[name].every) == 1, runs[name]
     else:
         runs[name].check_healthy()
+
+
+@each
+def test_where_nothing_is_evaluated(runs: dict[str, Run]) -> None:
+    assert left(runs["trained alone"]) == LEFT["MANY"], runs["trained alone"]
+    runs["trained alone"].check_first("norm-momentum")
+    runs["trained alone"].check_healthy("norm-momentum")
 
 
 @only("torch", "Paddle has no momentum of None, by which torch takes the mean of all batches")

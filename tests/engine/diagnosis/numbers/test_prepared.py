@@ -124,6 +124,36 @@ volume[23, 3] = volume[23, 4] = 0.0
     + HELD
 )
 
+# A division that cannot be by 0 stands before the one that is, in one block.
+GUARDED = (
+    """
+def features(volume):
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = volume / GUARD
+        return share / volume.sum(0)  # CAUSE
+volume = np.random.default_rng(0).integers(5, 50, size=(40, 6)).astype("float64")
+volume[:, 3] = 0.0
+"""
+    + HELD
+)
+GUARDS = {
+    "a largest": "np.maximum(volume.sum(1, keepdims=True), 1)",
+    "a sum": "(volume.sum(1, keepdims=True) + 1e-6)",
+    "a number": "50.0",
+    "a range": "np.clip(volume, 1e-3, None)",
+    "on lines of its own": """np.maximum(
+            volume.sum(1, keepdims=True),
+            1,
+        )""",
+}
+# What is no guard: a largest of 0, a number that is added to what may be the opposite.
+BARE = {
+    "a largest of 0": "np.maximum(volume, 0)  # CAUSE",
+    "a range from 0": "np.clip(volume, 0, 10)  # CAUSE",
+    "one less": "(volume.sum(0) - 1 + 1)  # CAUSE",
+}
+BARED = GUARDED.replace("share / volume.sum(0)  # CAUSE", "share / 2.0")
+
 # The attribute is what a method gives, which calls the one that divides.
 SCALED = """
 class Rows(Dataset):
@@ -257,6 +287,8 @@ WAYS = {"table": TABLE, "loaded": LOADED, "copied": COPIED}
 
 PROGRAMS = {"setting": SETTING, "filter": FILTER, "divided": DIVIDED, "minus": MINUS}
 PROGRAMS |= {"appended": APPENDED, "scaled": SCALED, "quiet": QUIET, "windows": WINDOWS, "returns": RETURNS}
+PROGRAMS |= {f"guarded, {name}": GUARDED.replace("GUARD", guard) for name, guard in GUARDS.items()}
+PROGRAMS |= {f"bare, {name}": BARED.replace("GUARD", guard) for name, guard in BARE.items()}
 PROGRAMS |= WAYS | {"several": SEVERAL, "harmless": HARMLESS}
 
 
@@ -286,6 +318,15 @@ def test_the_block_in_which_numpy_keeps_quiet(runs: dict[str, Run], name: str) -
     first = runs[name].check_first("nonfinite")
     assert first["confidence"] <= 0.75 and "say nothing" in " ".join(first["evidence"]), first
     assert not [each for each in runs[name].every if each["kind"] == "lost-update"], "NaN does not change"
+
+
+@each
+@pytest.mark.parametrize("name", [*(f"guarded, {name}" for name in GUARDS), *(f"bare, {name}" for name in BARE)])
+def test_of_a_block_the_line_whose_divisor_may_be_zero(runs: dict[str, Run], name: str) -> None:
+    first = runs[name].check_first("nonfinite")
+    assert first["confidence"] <= 0.75 and "say nothing" in " ".join(first["evidence"]), first
+    (nan,) = {each for each in (40, 240) if f"{each} NaN" in " ".join(first["evidence"])}
+    assert runs[name].plain.startswith(f"NaN {nan}\n"), runs[name]
 
 
 @each
