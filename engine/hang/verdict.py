@@ -256,7 +256,7 @@ def _in_branch(verdict: HangVerdict, standings: Mapping[int, Standing]) -> HangV
         rows = [row]
     elif verdict.kind is HangKind.MISMATCH and divergence is not None:
         rows = list(divergence.rows.values())
-        if len({each.place for each in rows}) == 1:  # all came there
+        if len({each.place for each in divergence.rows.values()}) == 1:  # all came there
             return verdict
     elif verdict.kind is HangKind.DEADLOCK:
         rows = [standings[rank].waits for rank in verdict.cycle if rank in standings]

@@ -404,7 +404,7 @@ class SoftClip(Function):
         return grad * (1 - t ** 2), NONE
 train(lambda x: net[3](SoftClip.apply(net[2](SoftClip.apply(net[0](x), "first")), "second")))
 """
-# The same dictionary, which the class has as well.
+# The same dictionary, which the class has as well; and emptied in front of each batch.
 TABLE = LAYERS.replace("saved[name] = t\n", "saved[name] = t\n        SoftClip.table = saved\n").replace(
     "t = saved[ctx.name]", "t = SoftClip.table[ctx.name]"
 )
@@ -461,11 +461,16 @@ SEVERAL = {
 }  # fmt: skip
 SHARED_WELL = {
     "the same": SAME, "shapes": SHAPES, "stack": STACK, "pushed": PUSHED, "layers": LAYERS, "table": TABLE,
-    "table anew": TABLE_ANEW, "an entry": ENTRY, "shape of one": SHAPE_OF_ONE, "an entry alike": ALIKE,
+    "an entry": ENTRY, "shape of one": SHAPE_OF_ONE, "an entry alike": ALIKE,
 }  # fmt: skip
-NOTES = {"each owned": EACH_OWNED, "a dictionary once": DICTIONARY_ONCE, "a tuple once": TUPLE_ONCE}
+NOTES = {
+    "each owned": EACH_OWNED,
+    "a dictionary once": DICTIONARY_ONCE,
+    "a tuple once": TUPLE_ONCE,
+    "table anew": TABLE_ANEW,
+}
 _WHOLE = "of a dictionary, what backward takes of it is not told from the rest"
-FAULTS = {"an entry": _WHOLE, "shape of one": _WHOLE, "an entry alike": _WHOLE}
+FAULTS = {"an entry": _WHOLE, "shape of one": _WHOLE, "an entry alike": _WHOLE, "table": _WHOLE}
 
 
 def programs(framework: str) -> dict[str, str]:

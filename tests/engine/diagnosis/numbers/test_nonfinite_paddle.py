@@ -103,6 +103,39 @@ paddle.seed(0)
 print(train(nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 1)), 60))
 """
 
+# A schedule that rises too high, by a variable: the line that says how high.
+WARMUP = """
+import paddle
+import paddle.nn as nn
+paddle.seed(0)
+net = nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 1))
+schedule = paddle.optimizer.lr.LinearWarmup(
+    learning_rate=3.0,
+    warmup_steps=20,
+    start_lr=0.01,
+    end_lr=3.0,  # CAUSE
+)
+optimizer = paddle.optimizer.SGD(learning_rate=schedule, parameters=net.parameters())
+for _ in range(60):
+    x = paddle.randn([16, 3])
+    loss = (net(x) - x.sum(1, keepdim=True)).pow(2).mean()
+    optimizer.clear_grad()
+    loss.backward()
+    optimizer.step()
+    schedule.step()
+print(loss.item(), optimizer.get_lr() > 1)
+"""
+ON_ONE_LINE = WARMUP.replace("""(
+    learning_rate=3.0,
+    warmup_steps=20,
+    start_lr=0.01,
+    end_lr=3.0,  # CAUSE
+)""", "(3.0, warmup_steps=20, start_lr=0.01, end_lr=3.0)  # CAUSE")
+# The rate that it goes on with is small, and no more than that is named.
+IN_A_FUNCTION = WARMUP.replace("schedule = paddle", "def scheduled():\n  made = paddle").replace(
+    "\n)\noptimizer", "\n  )\n  return made\nschedule = scheduled()\noptimizer").replace("  # CAUSE", "").replace(
+    "parameters=net.parameters())", "parameters=net.parameters())  # CAUSE")
+
 # An array that numpy computed in the function that makes a tensor of it.
 COLLATED = """
 import numpy as np, paddle, paddle.nn as nn
@@ -309,7 +342,8 @@ main()
 
 CASES = [
     (COLLATED, "is computed"), (DISTANCE, "at 0"), (MASKED, "0 * inf"), (LOG_OF_ZERO, "log of 0"), (BATCH, "data"),
-    (TABLE, "Stations.table"), (RATE, "diverges"),
+    (TABLE, "Stations.table"), (RATE, "diverges"), (WARMUP, "diverges"), (ON_ONE_LINE, "diverges"),
+    (IN_A_FUNCTION, "diverges"),
     (ATTENTION, "masked"), (ADDED_LATER, "come from train.py"),
     (LAYER, "its own backward"), (DIVISION, "0 / 0"), (WEIGHTS, "0 / 0"),
     (NORMALISED, "between backward and step"),

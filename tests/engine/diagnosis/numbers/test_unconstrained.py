@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from support.diagnosing_many import Run, diagnose_each
-from support.frameworks import FRAMEWORKS, case
+from support.frameworks import FRAMEWORKS, case, named
 
 HEAD = {
     "torch": """
@@ -21,6 +21,8 @@ def parameter(module, value):
     return nn.Parameter(torch.full((3,), value))
 def matrix(module, spread):
     return nn.Parameter(torch.randn(16, 16) * spread)
+def normal_(weight, spread):
+    nn.init.normal_(weight, 0.0, spread)
 """,
     "paddle": """
 import paddle
@@ -35,6 +37,8 @@ def parameter(module, value):
     return module.create_parameter([3], default_initializer=nn.initializer.Constant(value))
 def matrix(module, spread):
     return module.create_parameter([16, 16], default_initializer=nn.initializer.Normal(0.0, spread))
+def normal_(weight, spread):
+    nn.initializer.Normal(0.0, spread)(weight)
 """,
 }
 
@@ -101,6 +105,62 @@ optimizer.step()
 """
 LARGE = REPEATED.replace("SPREAD", "1.5").replace("SIZE", "1.0").replace("MATRIX", "CAUSE")
 USUAL = REPEATED.replace("SPREAD", "0.5").replace("SIZE", "1e37").replace("PRODUCT", "CAUSE")
+# A layer of the framework's, which the program fills: the last line that does, and it alone.
+FILLED = """
+class Net(Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(4, 16)
+        self.again = nn.Linear(16, 16)
+        self.other = nn.Linear(16, 1)
+        FILL
+    def forward(self, x):
+        h = self.body(x)
+        for _ in range(80):
+            h = self.again(h)
+        return self.other(h).mean()
+net = Net()
+AFTER
+optimizer = sgd(net, 0.1)
+loss = net(noise(8, 4))
+print("finite", bool(loss.isfinite().item()), "large", float(net.again.weight.norm()) > 4 * 4)
+loss.backward()
+optimizer.step()
+"""
+
+
+def filled(fill: str = "", after: str = "") -> str:
+    return FILLED.replace("FILL", fill.replace("\n", "\n        ")).replace("AFTER", after)
+
+
+# Of torch, where a call ends in "_"; Paddle's own is ``set_value``, which is looked for by nothing.
+TORCH_FILLS = {
+    "by init": filled("nn.init.normal_(self.again.weight, 0.0, 1.5)  # CAUSE"),
+    "by init, of several": filled("nn.init.normal_(self.again.weight, 0.0, 0.1)\nnn.init.normal_(self.other.weight)\n"
+                                  "nn.init.uniform_(self.again.weight, -3, 3)  # CAUSE\nnn.init.zeros_(self.again.bias)"),
+    "by its data": filled("self.again.weight.data.normal_(0, 2)  # CAUSE"),
+    "by init, of its data": filled("nn.init.normal_(self.again.weight.data, std=2)  # CAUSE"),
+    "without gradients": filled("with torch.no_grad():\n    self.again.weight.mul_(30.0)  # CAUSE"),
+    "from outside": filled(after="net.again.weight.data.normal_(0, 2)  # CAUSE"),
+    "by a function of the program's": filled("normal_(self.again.weight, 1.5)  # CAUSE"),
+    "on several lines": filled("nn.init.normal_(  # CAUSE\n    self.again.weight,\n    std=2.0,\n)"),
+    "by apply": filled(after="""
+def init(module):
+    if isinstance(module, nn.Linear):
+        nn.init.normal_(module.weight, std=1.5)  # CAUSE
+net.apply(init)
+"""),
+}  # fmt: skip
+PADDLE_FILLS = {
+    "by an initializer": filled("nn.initializer.Normal(0.0, 1.5)(self.again.weight)  # CAUSE"),
+    "by set_value": filled("self.again.weight.set_value(paddle.randn([16, 16]) * 2)  # CAUSE"),
+    "by its own call": filled("self.again.weight.normal_(0.0, 2.0)  # CAUSE"),
+    "by an attribute": FILLED.replace("        FILL\n", "").replace("AFTER\n", "").replace(
+        "self.again = nn.Linear(16, 16)", "self.again = nn.Linear(16, 16, weight_attr=nn.initializer.Normal(0.0, 2.0)"
+                                         ")  # CAUSE"),
+}
+FILLS = {"torch": TORCH_FILLS, "paddle": PADDLE_FILLS}
+FAULTS: dict[str, str] = {}
 # The operand is a sum that may be below 0 whatever its parts are.
 OTHER = _program(
     "self.scale = parameter(self, -0.1)",
@@ -113,13 +173,13 @@ MORE = {"a sum": OTHER, "large": LARGE, "usual": USUAL}
 
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    texts = {name: HEAD[request.param] + text for name, text in (BUGGY | MORE).items()}
+    more = {f"filled, {name}": text for name, text in FILLS[request.param].items()}
+    texts = {name: HEAD[request.param] + text for name, text in (BUGGY | MORE | more).items()}
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
 
 
-each = pytest.mark.parametrize(
-    "runs", [case(name, name, group=f"numbers-unconstrained-{name}") for name in FRAMEWORKS], indirect=True
-)
+cases = {name: case(name, name, group=f"numbers-unconstrained-{name}") for name in FRAMEWORKS}
+each = pytest.mark.parametrize("runs", list(cases.values()), indirect=True)
 
 
 @each
@@ -144,3 +204,21 @@ def test_a_matrix_that_was_initialised_large(runs: dict[str, Run], name: str) ->
     assert "finite False" in run.plain, run.plain
     told = any("as it was initialised" in each for each in run.check_first("nonfinite")["evidence"])
     assert told == (name == "large"), run
+
+
+def check_filled(run: Run) -> None:
+    assert "finite False large True\n" in run.plain, run.plain
+    first = run.check_first("nonfinite")
+    assert any("again.weight" in each and "as it was initialised" in each for each in first["evidence"]), first
+
+
+@pytest.mark.parametrize("runs", [cases["torch"]], indirect=True)
+@named(TORCH_FILLS, FAULTS)
+def test_the_line_that_fills_a_layer(runs: dict[str, Run], name: str) -> None:
+    check_filled(runs[f"filled, {name}"])
+
+
+@pytest.mark.parametrize("runs", [cases["paddle"]], indirect=True)
+@named(PADDLE_FILLS, FAULTS)
+def test_the_line_that_fills_a_layer_of_paddle(runs: dict[str, Run], name: str) -> None:
+    check_filled(runs[f"filled, {name}"])
