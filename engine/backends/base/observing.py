@@ -176,7 +176,8 @@ class HookCall:
     target: int = 0  # id of the tensor or module that it is registered on, where that lives on: a leaf, a module
     alive: int = 0  # hooks of the same code that are registered there now
     error: BaseException | None = None  # it raised: then there is neither ``before`` nor ``after``
-    shared: bool = False  # another branch is handed the very tensor ``before``, too
+    shared: bool = False  # somebody else has the very tensor ``before``, too: another branch, or the caller
+    node: int = 0  # address of the node that made the tensor that it is registered on; 0: not known
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 
 from adbg.engine import live_objects
-from adbg.engine.backends.base import Capabilities, DoctorLine, Graph
+from adbg.engine.backends.base import Capabilities, DoctorLine, Graph, Observation, Watcher
 from adbg.engine.backends.common.backend import FrameworkBackend
 from adbg.engine.backends.common.under_way import in_engine
 from adbg.engine.backends.torch import observing, private, tensors
@@ -154,6 +154,9 @@ class TorchBackend(FrameworkBackend):
 
     def is_tensor(self, value: Any) -> bool:
         return isinstance(value, torch.Tensor)
+
+    def observe(self, watcher: Watcher) -> Observation:
+        return Observation(observing.taps(self._user_frames, self._modules, self._core.address), watcher)
 
     def node_address(self, value: Any) -> int | None:
         return self._core.address(value) if isinstance(value, torch.autograd.graph.Node) else None

@@ -43,12 +43,14 @@ class Told:
 class ToldHook:
     """Stands in for one hook. A copy or a pickle of it is the hook itself."""
 
-    __slots__ = ("__dict__", "_calls", "_hook", "_measures", "_on", "_registered", "_told", "_what")
+    __slots__ = ("__dict__", "_calls", "_hook", "_measures", "_node", "_on", "_registered", "_told", "_what")
 
     def __init__(
-        self, hook: Any, what: str, registered: SourceLine | None, on: str, told: Told, measures: Measures
-    ) -> None:
+        self, hook: Any, what: str, registered: SourceLine | None, on: str, told: Told, measures: Measures,
+        node: int = 0,
+    ) -> None:  # fmt: skip
         self._hook = hook
+        self._node = node
         self._what = what
         self._registered = registered
         self._on = on
@@ -113,7 +115,7 @@ class ToldHook:
             moved = after is each and self._measures.version(each) != versions[place]
             call = HookCall(
                 self._what, self._hook, each, after, moved, self._registered, self._on, norms[place],
-                shared=shared[place],
+                shared=shared[place], node=self._node,
             )  # fmt: skip
             watcher.hook(call)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import fetch
@@ -21,13 +22,14 @@ from adbg.engine.backends.torch.observing.stand_ins import TorchStandIns
 from adbg.engine.backends.torch.observing.steps import StepsTap
 
 
-def taps(frames: FrameFilter, modules: Modules) -> Sequence[Tap]:
-    """One of each, none put in. ``frames`` finds the user's lines; ``modules`` hears of those that run."""
+def taps(frames: FrameFilter, modules: Modules, address: Callable[[Any], int] = id) -> Sequence[Tap]:
+    """One of each, none put in. ``frames`` finds the user's lines; ``modules`` hears of those that run; ``address``: of
+    a node, as ``Graph.address`` gives it."""
     return (
         StepsTap(frames),
         ModulesTap(frames, modules),
         FunctionsTap(frames),
-        HooksTap(frames),
+        HooksTap(frames, address),
         RecomputesTap(frames),
         LoadersTap(
             frames, TorchStandIns(), private.undisturbed, DataLoader, getattr(fetch, "_MapDatasetFetcher", None)

@@ -31,8 +31,9 @@ _COUNTED = (
 class HooksTap(Tap):
     need = Need.HOOKS
 
-    def __init__(self, frames: FrameFilter) -> None:
+    def __init__(self, frames: FrameFilter, address: Callable[[Any], int]) -> None:
         self._frames = frames
+        self._address = address
         self._told = Told()
         self.codes: set[types.CodeType] = set()
         self._put: list[tuple[Any, str, Any, Any]] = []
@@ -75,7 +76,10 @@ class HooksTap(Tap):
         if self._told.watcher is None or _is_compiling() or self._frames.user_file(frame.f_code.co_filename) is None:
             return hook
         line = self._frames.live_line(frame)
-        return ToldHook(hook, what, line, "", self._told, self._measures)
+        node = 0
+        if what == "tensor" and on.grad_fn is not None:
+            node = self._address(on.grad_fn)
+        return ToldHook(hook, what, line, "", self._told, self._measures, node)
 
     def registered(self, on: Any, hook: Any, what: str, kept: str) -> None:
         watcher = self._told.watcher

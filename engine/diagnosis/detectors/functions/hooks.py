@@ -15,10 +15,13 @@ from adbg.engine.diagnosis.detector import Detector, Need, detector
 from adbg.engine.diagnosis.detectors.numbers import values
 from adbg.engine.diagnosis.source import called_name, function_named, inside, parameters_of, returns_of
 from adbg.engine.protocol.messages import Finding
+from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
 
 _SLOW = 0.05  # a twentieth of the rate of the others is slow, and less is hardly trained
 _SAME = 1e-5  # norms that differ by less, relative: of another layout, or of the same elements
+_SUMS = ("Add", "Sub")
+_NODES = 20_000  # of a graph that is looked through, once for each hook that may share a gradient
 _GIVEN = 500  # hooks of which is remembered what they gave back
 # What is computed for a statistic, and never to change a gradient by; clipping, scaling and masks are.
 _STATISTICS = frozenset({
@@ -77,6 +80,7 @@ class GradientHook(Detector):
         self._targets: dict[SourceLine | None, set[int]] = {}  # ids of leaves and modules, by the line
         self._given: dict[int, _Given] = {}  # by id of the hook
         self._seen = False
+        self._running: Running | None = None
 
     def applied(self) -> bool:
         return self._seen
@@ -125,7 +129,7 @@ class GradientHook(Detector):
             self._tell(hook, call, "nan", "error", 0.92, "makes finite gradients NaN or infinite")
         elif looks:
             self._tell_looks(hook, call, looks)
-        elif call.shared and call.changed_in_place and hook.kind != "shared":
+        elif call.shared and before != after and hook.kind != "shared" and self._is_of_sum(call.node):
             line, method = _writes(call.hook) or (None, "")
             what = (
                 "writes into the gradient in place, which another branch is handed, too: a sum gives the same tensor "
@@ -151,6 +155,27 @@ class GradientHook(Detector):
                     self._tell(hook, call, "scale", "warning", 0.6, what)
             elif hook.kind not in ("zero", "scale", "nan", "again", "shared"):
                 self._tell(hook, call, "changes", "note", 0.3, "changes gradients, as clipping and masks do")
+
+    def backward_begin(self, running: Running) -> None:
+        self._running = running
+
+    def backward_end(self, running: Running, error: BaseException | None) -> None:
+        self._running = None
+
+    def _is_of_sum(self, node: int) -> bool:
+        """Whether a sum hands its own gradient to that node, and to another one: the caller of a backward, too, has the
+        gradient that it begins with."""
+        graph = self._running.call if self._running is not None and node else None
+        if graph is None or graph.count() > _NODES:
+            return False
+        keys = list(graph.order())
+        wanted = next((key for key in keys if graph.address(key) == node), None)
+        for key in keys if wanted is not None else ():
+            if graph.name(key).startswith(_SUMS):
+                to = [edge.to for edge in graph.edges(key) if edge.to is not None]
+                if wanted in to and len(to) > 1:
+                    return True
+        return False
 
     def _remember(self, call: HookCall) -> None:
         """What a hook gave back, or may have kept of what it was given."""

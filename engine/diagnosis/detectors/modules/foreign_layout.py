@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from adbg.engine.diagnosis.detector import Detector, Need, OptimizerEvent, detector
 from adbg.engine.diagnosis.detectors.graphs.calls import place
@@ -26,6 +27,10 @@ _PUTS = frozenset({"set_value", "copy_", "assign"})
 _LOADS = frozenset({"load_state_dict", "set_state_dict", "set_dict"})
 _FROM_ARRAYS = frozenset({"to_tensor", "from_numpy", "as_tensor", "tensor"})
 _WORD = re.compile(r"\w+")
+_TAKES = re.compile(r"load|import|convert|port|from|restore|transfer|take|read", re.I)
+#: Functions in which a weight may be turned before it is loaded; what computes with one says ``x @ weight.T``.
+_OF_WEIGHTS = re.compile(r"layout|convert|transpos|load|port|weight|kernel|state_dict|param|to_torch|to_paddle", re.I)
+_RANDOM = re.compile(r"^(?:randn?|random|normal_?|uniform_?|standard_normal|xavier|kaiming|trunc_normal_?)", re.I)
 _TURNS = frozenset({"t", "transpose", "permute", "swapaxes", "moveaxis", "einsum", "rearrange"})
 
 
@@ -35,10 +40,10 @@ class LoadedUnturned(Detector):
     linear weight is [out, in] on torch, and [in, out] on Paddle, Keras and Flax. Where all of them are square they fit,
     and no error tells.
 
-    Evidence: the line that writes them, the square weights of the model's linear layers, and that no function of the
-    program takes a weight's transpose.
-    Mistaken for: what was turned before it was stored (the program's names and words, which say where it comes from,
-    cannot tell).
+    Evidence: the line that writes them, square weights of linear layers, and that no function of the program that
+    handles weights takes a transpose.
+    Mistaken for: what was turned before it was stored (the program's names, which say where it comes from, cannot
+    tell), values that are computed or drawn (not told). A note where only a docstring names the other framework.
     Cost: the source is read, and live layers are looked up, once an optimizer steps.
     """
 
@@ -47,7 +52,7 @@ class LoadedUnturned(Detector):
     def __init__(self, facts: object) -> None:
         super().__init__(facts)  # type: ignore[arg-type]
         self._looked = False
-        self._found: list[SourceLine] = []
+        self._found: list[_Put] = []
 
     def applied(self) -> bool:
         return bool(self._found)
@@ -59,69 +64,88 @@ class LoadedUnturned(Detector):
         backend = self.facts.backend
         file = getattr(sys.modules.get("__main__"), "__file__", None) or ""
         others = _OTHERS.get(backend.name)
-        self._found = list(_taken_over(file, others)) if others is not None and is_programs(file) else []
-        if len(self._found) != 1:
+        self._found = _taken_over(file, others) if others is not None and is_programs(file) else []
+        if len({each.line.function for each in self._found}) != 1:
             return
         layers = of_types(lambda kind: kind.__name__ == "Linear")
         weights = [each for each in (attribute(layer, "weight") for layer in layers) if backend.is_tensor(each)]
         square = [sizes for each in weights if len(sizes := self.facts.shape(each)) == 2 and sizes[0] == sizes[1] > 1]
         if not square:
             return
-        line = self._found[0]
+        line, named = self._found[0].line, self._found[0].named
         self.facts.tell(
             Finding(
-                0, "not-loaded", "warning", 0.8,
+                0, "not-loaded", "warning" if named else "note", 0.8 if named else 0.45,
                 f"{place(line)} takes over weights of another framework as they lie: a linear weight is turned round "
                 f"on {_NAMES[backend.name]}, and {len(square)} of the model {'is' if len(square) == 1 else 'are'} "
                 f"square ({list(square[0])}), which fits either way; transpose them",
                 cause=self.facts.cause(line),
                 evidence=["a Linear is [out, in] on torch and [in, out] on Paddle, Keras and Flax",
-                          f"the program writes them by `{self.facts.text_of(line)}`, and transposes none"],
+                          f"they are written by `{self.facts.text_of(line)}`, and no function that loads turns one"],
                 next=["info params"],
             )
         )  # fmt: skip
 
 
-def _taken_over(file: str, others: re.Pattern[str]) -> Iterator[SourceLine]:
-    """Each line that writes a weight by a name in a loop of a function that is called, whose own name, parameters or
-    written value say that it comes from elsewhere, or, of an array, the words of the file; none where a function that
-    loads, or one that it calls, turns something."""
+@dataclass(frozen=True, slots=True)
+class _Put:
+    """A line that writes a weight by a name in a loop. ``named``: what is written is called after another framework, or
+    the function is; else the words of the file alone say so."""
+
+    line: SourceLine
+    named: bool
+
+
+def _taken_over(file: str, others: re.Pattern[str]) -> list[_Put]:
+    """In functions that are called, of values that are given to them or made tensors of: none that they compute or
+    draw; [] where the program turns weights anywhere."""
     functions = [each for each in nodes_of(file) if isinstance(each, ast.FunctionDef)]
     called = {called_name(each) for each in nodes_of(file)}
     puts = {each: list(_puts_in(each)) for each in functions if each.name in called}
-    loading = [each for each, found in puts.items() if found]
+    loading = [each for each, found in puts.items() if found and not any(map(_draws, inside(each)))]
     helpers = {called_name(node) for each in loading for node in inside(each)}
-    taking = [each for each in functions if each.name in helpers]
-    if any(_turns(node) for each in (*loading, *taking) for node in inside(each)):
-        return
+    about = [each for each in functions if each.name in helpers or _OF_WEIGHTS.search(each.name)]
+    if any(_turns(node) for each in (*loading, *about) for node in inside(each)):
+        return []
     tree = tree_of(file)
     texts = [ast.get_docstring(each) or "" for each in (*([tree] if tree is not None else ()), *functions)]
     told = any(others.search(word) for text in texts for word in _WORD.findall(text))
+    found = []
     for function in loading:
-        says = any(others.search(name) for name in (function.name, *parameters_of(function)))
+        loads = others.search(function.name) is not None and _TAKES.search(function.name) is not None
+        loads = loads or any(others.search(name) for name in parameters_of(function))
         for line, value in puts[function]:
-            named = {each.id for each in ast.walk(value) if isinstance(each, ast.Name)}
+            named = loads or any(others.search(each.id) for each in ast.walk(value) if isinstance(each, ast.Name))
             arrays = any(called_name(each) in _FROM_ARRAYS for each in ast.walk(value))
-            if says or (told and arrays) or any(others.search(name) for name in named):
-                yield SourceLine(file, line, function.name)
+            if named or (told and arrays):
+                found.append(_Put(SourceLine(file, line, function.name), named))
+    return found
 
 
 def _puts_in(function: ast.FunctionDef) -> Iterator[tuple[int, ast.expr]]:
     """(line, value) of what a loop of it writes into weights: ``weight.set_value(value)``, or ``state[name] = value``
-    where it loads that dictionary."""
+    where it loads that dictionary. Not what it computes: an average."""
     loaded = {
         each.id for node in inside(function)
         if isinstance(node, ast.Call) and called_name(node) in _LOADS
         for part in node.args for each in ast.walk(part) if isinstance(each, ast.Name)
     }  # fmt: skip
+    found: dict[int, ast.expr] = {}
     for loop in inside(function):
         for node in ast.walk(loop) if isinstance(loop, ast.For) else ():
+            value = None
             if isinstance(node, ast.Call) and called_name(node) in _PUTS and len(node.args) == 1:
-                yield node.lineno, node.args[0]
+                value = node.args[0]
             elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
                 base = node.targets[0].value
-                if isinstance(base, ast.Name) and base.id in loaded:
-                    yield node.lineno, node.value
+                value = node.value if isinstance(base, ast.Name) and base.id in loaded else None
+            if value is not None and not any(isinstance(each, ast.BinOp) for each in ast.walk(value)):
+                found[value.lineno] = value
+    yield from found.items()
+
+
+def _draws(node: ast.AST) -> bool:
+    return _RANDOM.search(called_name(node)) is not None
 
 
 def _turns(node: ast.AST) -> bool:

@@ -133,7 +133,6 @@ def filled(fill: str = "", after: str = "") -> str:
     return FILLED.replace("FILL", fill.replace("\n", "\n        ")).replace("AFTER", after)
 
 
-# Of torch, where a call ends in "_"; Paddle's own is ``set_value``, which is looked for by nothing.
 TORCH_FILLS = {
     "by init": filled("nn.init.normal_(self.again.weight, 0.0, 1.5)  # CAUSE"),
     "by init, of several": filled("nn.init.normal_(self.again.weight, 0.0, 0.1)\nnn.init.normal_(self.other.weight)\n"
@@ -154,13 +153,19 @@ net.apply(init)
 PADDLE_FILLS = {
     "by an initializer": filled("nn.initializer.Normal(0.0, 1.5)(self.again.weight)  # CAUSE"),
     "by set_value": filled("self.again.weight.set_value(paddle.randn([16, 16]) * 2)  # CAUSE"),
-    "by its own call": filled("self.again.weight.normal_(0.0, 2.0)  # CAUSE"),
+    "by its own call": filled("with paddle.no_grad():\n    self.again.weight.normal_(0.0, 2.0)  # CAUSE"),
     "by an attribute": FILLED.replace("        FILL\n", "").replace("AFTER\n", "").replace(
         "self.again = nn.Linear(16, 16)", "self.again = nn.Linear(16, 16, weight_attr=nn.initializer.Normal(0.0, 2.0)"
                                          ")  # CAUSE"),
 }
 FILLS = {"torch": TORCH_FILLS, "paddle": PADDLE_FILLS}
-FAULTS: dict[str, str] = {}
+FAULTS = {
+    # FAULT: the line that makes the layer is named.
+    "by a function of the program's": "the weight is an argument of a function of the program's",
+    "by apply": "the weight has another name in a function for all layers",
+    "by an initializer": "an initializer of Paddle's is called with the weight",
+    "by set_value": "what set_value writes is not looked for",
+}
 # The operand is a sum that may be below 0 whatever its parts are.
 OTHER = _program(
     "self.scale = parameter(self, -0.1)",
