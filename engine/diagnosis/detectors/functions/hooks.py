@@ -129,7 +129,7 @@ class GradientHook(Detector):
             self._tell(hook, call, "nan", "error", 0.92, "makes finite gradients NaN or infinite")
         elif looks:
             self._tell_looks(hook, call, looks)
-        elif call.shared and before != after and hook.kind != "shared" and self._is_of_sum(call.node):
+        elif call.shared and call.changed_in_place and before != after and self._is_shared(hook, call):
             line, method = _writes(call.hook) or (None, "")
             what = (
                 "writes into the gradient in place, which another branch is handed, too: a sum gives the same tensor "
@@ -161,6 +161,9 @@ class GradientHook(Detector):
 
     def backward_end(self, running: Running, error: BaseException | None) -> None:
         self._running = None
+
+    def _is_shared(self, hook: _Hook, call: HookCall) -> bool:
+        return hook.kind != "shared" and self._is_of_sum(call.node)
 
     def _is_of_sum(self, node: int) -> bool:
         """Whether a sum hands its own gradient to that node, and to another one: the caller of a backward, too, has the
