@@ -132,7 +132,8 @@ class Agent:
         session.kept.limit = config.keep_gradients
         self.record = RunRecord(session, self, config, scratch)
         self.ledger = Ledger(self._new_group)
-        self.record.opened = self.ledger.recorded_by
+        self.record.opened = lambda recorder: self.ledger.record_into(recorder.collective)
+        self.record.before_end = self.ledger.hand_over
         self.record.kept = lambda journal: self.ledger.keep_in(journal.collective)
         self.events = Events(self)
         self.digests = DigestMoments(session)

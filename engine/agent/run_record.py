@@ -43,6 +43,8 @@ class RunRecord:
         self.journal: Journal | None = None
         self.due = bool(config.run_dir)  # the record is still to be opened
         self.opened: Callable[[Recorder], None] = lambda recorder: None  # told once
+        # Python ends the recorder before it ends the agent: what the ledger has of the last quarter second comes first.
+        self.before_end: Callable[[], object] = lambda: None
         self.kept: Callable[[Journal], None] = lambda journal: None  # told once
 
     def open(self) -> None:
@@ -71,6 +73,7 @@ class RunRecord:
         if self.recorder is not None:
             self._recording = Recording(self.recorder)
             session.observe(self._recording)
+            self.recorder.before_end = self.before_end
             self.opened(self.recorder)
 
     @property

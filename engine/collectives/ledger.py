@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from adbg.engine import own_threads
 from adbg.engine.backends.base import Backend, CollectiveTaps, KnownGroup
@@ -27,9 +26,6 @@ from adbg.engine.protocol.messages import Collective, ProcessGroup
 from adbg.engine.session.observers import Observer
 from adbg.engine.session.running_call import Running
 from adbg.engine.types import BriefCall, BriefRun
-
-if TYPE_CHECKING:
-    from adbg.engine.record.recorder import Recorder  # with sqlite, where something is recorded
 
 RING = 20_000  # rows in memory: a quarter second's, at 12 us a collective
 PASS = 0.25  # seconds between two looks at the rows
@@ -112,11 +108,6 @@ class Ledger(Observer):
     def record_into(self, record: Record | None) -> None:
         """Rows go there from now on, those that are here already first."""
         self._record = record
-
-    def recorded_by(self, recorder: Recorder) -> None:
-        """Python ends the recorder before it ends the agent: the rows of the last quarter second come first."""
-        self.record_into(recorder.collective)
-        recorder.before_end = self.hand_over
 
     def keep_in(self, keep: Callable[[str], None] | None) -> None:
         """``keep``: called with each row that is added, as text, before the collective is issued."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from adbg.engine.backends.base import Backend, FunctionCall
 from adbg.engine.diagnosis.detectors.functions.effects import plain_code
-from adbg.engine.diagnosis.detectors.functions.places import Place, places_of, value_at, weakly
+from adbg.engine.diagnosis.detectors.functions.places import Place, keys_read, places_of, value_at, weakly
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.diagnosis.source import function_named, inside, parameters_of
 from adbg.engine.outside import suppress
@@ -102,6 +102,7 @@ class Attributes:
         self._calls: dict[type, int] = {}
         self._number = 0  # of calls of all functions
         self.elsewhere: dict[tuple[type, str], Seen] = {}  # in a backward
+        self._keys: dict[tuple[type, str], list[Any] | None] = {}  # that backward takes of a dictionary
 
     def keep(self, call: FunctionCall, attributes: Mapping[str, Any], results: Sequence[Any]) -> None:
         """Note what forward left on its context."""
@@ -166,6 +167,7 @@ class Attributes:
             value = value_at(holder(), place.attribute)
             if len(self._elsewhere) >= _MOST:
                 continue
+            value = self._read_of(call.function, place, value)
             digest = self._digest_of_all(value)
             if digest is None:
                 continue
@@ -195,7 +197,7 @@ class Attributes:
             seen = self.elsewhere.setdefault((each.function, each.place.name), Seen(each.place, each.line, each.digest))
             seen.differs = seen.differs or seen.digest != each.digest
             number, digest, by = last.get((id(holder), each.place.attribute), (0, 0, each.function))
-            value = value_at(holder, each.place.attribute)
+            value = self._read_of(each.function, each.place, value_at(holder, each.place.attribute))
             # What is there now is what the last call left, and not what this one did.
             if number <= each.call or digest == each.digest or value is None or self._digest_of_all(value) != digest:
                 continue
@@ -203,6 +205,22 @@ class Attributes:
                 continue
             norms = each.norm, self._norm(value)
             yield Replaced(each.place, each.function, by, each.line, key, calls[each.function], norms)
+
+    def _read_of(self, function: type, place: Place, value: Any) -> Any:
+        """Of a dictionary, list or tuple what backward takes of it; None where it takes that by a key of its own."""
+        if type(value) not in (dict, list, tuple):
+            return value
+        known = function, place.name
+        if known not in self._keys:
+            self._keys[known] = keys_read(function, place.name)
+        keys = self._keys[known]
+        if keys is None:
+            return None
+        if not keys:
+            return value
+        with suppress(LookupError, TypeError):
+            return [value[key] for key in keys]
+        return None
 
     def _held(self, value: Any) -> list[Any]:
         """The tensor or array that lies there; those of a dictionary, list or tuple of a few."""

@@ -343,6 +343,34 @@ def _object(node: ast.expr, function: types.FunctionType) -> Any:
     return function.__globals__.get(node.id) if node.id not in (*code.co_varnames, *code.co_cellvars) else None
 
 
+def keys_read(function: type, name: str) -> list[Any] | None:
+    """By which keys, constants, backward takes parts of what lies under ``name``, but for those of which it asks the
+    shape or the like; [] where it takes all of it; None where a key is not known."""
+    backward = _plain(function, "backward")
+    tree = _tree(backward) if backward is not None else None
+    nodes = list(inside(tree)) if tree is not None else []
+    about = {id(each.value) for each in nodes if isinstance(each, ast.Attribute) and each.attr in _ABOUT}
+    over = {
+        each.target.id: [part.value for part in each.iter.elts if isinstance(part, ast.Constant)]
+        for each in nodes if isinstance(each, (ast.For, ast.comprehension)) and isinstance(each.target, ast.Name)
+        and isinstance(each.iter, (ast.Tuple, ast.List))
+    }  # fmt: skip
+    taken = [each for each in nodes if isinstance(each, ast.Subscript) and ast.unparse(each.value) == name]
+    if sum(isinstance(each, ast.expr) and ast.unparse(each) == name for each in nodes) > len(taken):
+        return []  # as a whole, or by another name
+    keys: list[Any] = []
+    for each in taken:
+        if id(each) in about:
+            continue
+        if isinstance(each.slice, ast.Constant):
+            keys.append(each.slice.value)
+        elif isinstance(each.slice, ast.Name) and over.get(each.slice.id):
+            keys += over[each.slice.id]
+        else:
+            return None
+    return list(dict.fromkeys(keys)) if keys or not taken else None
+
+
 def value_at(holder: Any, name: str) -> Any:
     """What it has under that name, looked up in its dictionaries."""
     if isinstance(holder, dict):
