@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from adbg.engine.diagnosis.detector import Detector, Need, OptimizerEvent, detector
@@ -28,10 +28,9 @@ _LOADS = frozenset({"load_state_dict", "set_state_dict", "set_dict"})
 _FROM_ARRAYS = frozenset({"to_tensor", "from_numpy", "as_tensor", "tensor"})
 _WORD = re.compile(r"\w+")
 _TAKES = re.compile(r"load|import|convert|port|from|restore|transfer|take|read", re.I)
-#: Functions in which a weight may be turned before it is loaded; what computes with one says ``x @ weight.T``.
-_OF_WEIGHTS = re.compile(r"layout|convert|transpos|load|port|weight|kernel|state_dict|param|to_torch|to_paddle", re.I)
 _RANDOM = re.compile(r"^(?:randn?|random|normal_?|uniform_?|standard_normal|xavier|kaiming|trunc_normal_?)", re.I)
-_TURNS = frozenset({"t", "transpose", "permute", "swapaxes", "moveaxis", "einsum", "rearrange"})
+_TURNS = frozenset({"t", "transpose", "permute", "swapaxes", "moveaxis"})
+_PRODUCTS = frozenset({"matmul", "dot", "mm", "einsum", "linear", "inner"})
 
 
 @detector("not-loaded")
@@ -40,8 +39,8 @@ class LoadedUnturned(Detector):
     linear weight is [out, in] on torch, and [in, out] on Paddle, Keras and Flax. Where all of them are square they fit,
     and no error tells.
 
-    Evidence: the line that writes them, square weights of linear layers, and that no function of the program that
-    handles weights takes a transpose.
+    Evidence: the line that writes them, square weights of linear layers, and that the program takes no
+    transpose but in products.
     Mistaken for: what was turned before it was stored (the program's names, which say where it comes from, cannot
     tell), values that are computed or drawn (not told). A note where only a docstring names the other framework.
     Cost: the source is read, and live layers are looked up, once an optimizer steps.
@@ -81,7 +80,7 @@ class LoadedUnturned(Detector):
                 f"square ({list(square[0])}), which fits either way; transpose them",
                 cause=self.facts.cause(line),
                 evidence=["a Linear is [out, in] on torch and [in, out] on Paddle, Keras and Flax",
-                          f"they are written by `{self.facts.text_of(line)}`, and no function that loads turns one"],
+                          f"they are written by `{self.facts.text_of(line)}`, and nothing in the program turns one"],
                 next=["info params"],
             )
         )  # fmt: skip
@@ -103,9 +102,7 @@ def _taken_over(file: str, others: re.Pattern[str]) -> list[_Put]:
     called = {called_name(each) for each in nodes_of(file)}
     puts = {each: list(_puts_in(each)) for each in functions if each.name in called}
     loading = [each for each, found in puts.items() if found and not any(map(_draws, inside(each)))]
-    helpers = {called_name(node) for each in loading for node in inside(each)}
-    about = [each for each in functions if each.name in helpers or _OF_WEIGHTS.search(each.name)]
-    if any(_turns(node) for each in (*loading, *about) for node in inside(each)):
+    if _turns(nodes_of(file)):
         return []
     tree = tree_of(file)
     texts = [ast.get_docstring(each) or "" for each in (*([tree] if tree is not None else ()), *functions)]
@@ -134,7 +131,7 @@ def _puts_in(function: ast.FunctionDef) -> Iterator[tuple[int, ast.expr]]:
     for loop in inside(function):
         for node in ast.walk(loop) if isinstance(loop, ast.For) else ():
             value = None
-            if isinstance(node, ast.Call) and called_name(node) in _PUTS and len(node.args) == 1:
+            if isinstance(node, ast.Call) and called_name(node) in _PUTS and len(node.args) in (1, 2):
                 value = node.args[0]
             elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
                 base = node.targets[0].value
@@ -148,5 +145,24 @@ def _draws(node: ast.AST) -> bool:
     return _RANDOM.search(called_name(node)) is not None
 
 
-def _turns(node: ast.AST) -> bool:
-    return called_name(node) in _TURNS or (isinstance(node, ast.Attribute) and node.attr in ("T", "mT"))
+def _turns(nodes: Sequence[ast.AST]) -> bool:
+    """Whether something turns a matrix, but for what is multiplied by it at once (``x @ weight.T``)."""
+    multiplied: set[int] = set()
+    for node in nodes:
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
+            multiplied |= {id(node.left), id(node.right)}
+        elif isinstance(node, ast.Call) and called_name(node) in _PRODUCTS:
+            multiplied |= {id(each) for each in node.args}
+    return any(_is_turn(node) for node in nodes if id(node) not in multiplied)
+
+
+def _is_turn(node: ast.AST) -> bool:
+    """``w.T``, ``w.t()``, ``np.transpose(w)``, ``w.transpose([1, 0])``, and ``np.transpose`` by another name; not of
+    other axes than the first two."""
+    if isinstance(node, ast.Attribute):
+        library = isinstance(node.value, ast.Name) and node.value.id in ("np", "numpy", "torch", "paddle")
+        return node.attr in ("T", "mT") or (node.attr == "transpose" and library)
+    if not isinstance(node, ast.Call) or called_name(node) not in _TURNS:
+        return False
+    axes = [each.value for part in node.args for each in ast.walk(part) if isinstance(each, ast.Constant)]
+    return not axes or sorted(map(str, axes)) == ["0", "1"]

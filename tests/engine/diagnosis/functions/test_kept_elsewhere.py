@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.diagnosing_many import Run, diagnose_each, kind_of, numbered
-from support.frameworks import FRAMEWORKS, case, named
+from support.frameworks import FRAMEWORKS, case
 
 HEAD = {
     "torch": """
@@ -461,16 +461,13 @@ SEVERAL = {
 }  # fmt: skip
 SHARED_WELL = {
     "the same": SAME, "shapes": SHAPES, "stack": STACK, "pushed": PUSHED, "layers": LAYERS, "table": TABLE,
-    "an entry": ENTRY, "shape of one": SHAPE_OF_ONE, "an entry alike": ALIKE,
+    "table anew": TABLE_ANEW, "an entry": ENTRY, "shape of one": SHAPE_OF_ONE, "an entry alike": ALIKE,
 }  # fmt: skip
 NOTES = {
     "each owned": EACH_OWNED,
     "a dictionary once": DICTIONARY_ONCE,
     "a tuple once": TUPLE_ONCE,
-    "table anew": TABLE_ANEW,
 }
-_WHOLE = "of a dictionary, what backward takes of it is not told from the rest"
-FAULTS = {"an entry": _WHOLE, "shape of one": _WHOLE, "an entry alike": _WHOLE, "table": _WHOLE}
 
 
 def programs(framework: str) -> dict[str, str]:
@@ -503,20 +500,20 @@ def test_a_later_call_sets_it_anew(runs: dict[str, Run], name: str) -> None:
 
 
 @each
-@named(SEVERAL, FAULTS)
+@pytest.mark.parametrize("name", SEVERAL)
 def test_a_later_call_sets_several_anew(runs: dict[str, Run], name: str) -> None:
     found = runs[name].check_first("silent-overwrite")
     assert found["severity"] == "error" and "computes with the values of another call" in found["message"], found
 
 
 @each
-@named(SHARED_WELL, FAULTS)
+@pytest.mark.parametrize("name", SHARED_WELL)
 def test_several_that_calls_may_share(runs: dict[str, Run], name: str) -> None:
     runs[name].check_healthy()
 
 
 @each
-@named(NOTES, FAULTS)
+@pytest.mark.parametrize("name", NOTES)
 def test_several_of_one_call_are_a_note(runs: dict[str, Run], name: str) -> None:
     runs[name].check_healthy("silent-overwrite")
 

@@ -332,8 +332,14 @@ class Strict(Causal):
 }  # fmt: skip
 # The labels are two places ahead: shifted where the data is made, and again at the loss.
 ONCE = changed(UNMARKED, ("y = self.text[at:at + self.size]", "y = self.text[at + 1:at + self.size + 1]"))
-CHUNK = changed(CUT, ("x = fw.stack([text[i:i + 8] for i in starts])\n", "rows = fw.stack([text[i:i + 10] for i in "
-                      "starts])\n    x = rows[:, :8]\n"), ("y = fw.stack([text[i:i + 8] for i in starts])", "y = BY"))
+CHUNK = changed(
+    CUT,
+    (
+        "x = fw.stack([text[i:i + 8] for i in starts])\n",
+        "rows = fw.stack([text[i:i + 10] for i in starts])\n    x = rows[:, :8]\n",
+    ),
+    ("y = fw.stack([text[i:i + 8] for i in starts])", "y = BY"),
+)
 LATER = changed(FIT, ("logits.reshape", "logits[:, :-1].reshape"), ("y.reshape", "y[:, 1:].reshape"))
 AHEAD = """
 def ahead(x, y):
@@ -343,7 +349,7 @@ print("ahead:", ahead(AT))
 
 
 def two_ahead(fit: str, at: str = "x[:, :-1], y[:, 1:]") -> str:
-    return fit[:fit.index('print("the same')] + AHEAD.replace("AT", at)
+    return fit[: fit.index('print("the same')] + AHEAD.replace("AT", at)
 
 
 LATER_LOADED = changed(LATER, ("for at in range(33):\n    x, y = get_batch()", "for x, y in loader:"))

@@ -241,22 +241,14 @@ given = now(net)
 """), OWN[0]),
 }  # fmt: skip
 OWN_WORDS = TOLD + changed(("PUT(VALUE)  # CAUSE", "PUT(tensor(value))"), *OWN)
-_DEEPER = "only functions that the loader calls by their names are looked into"
-_BEFORE = "what the program turns before it hands it to the loader is not seen"
 _WHICH = "which weights are written is not asked: those of linear layers may not be among them"
 FAULTS = {
-    "turned by a function's function": _DEEPER,
-    "turned by a lambda": _DEEPER,
-    "turned by what has a name": _DEEPER,
-    "turned before": _BEFORE,
-    "turned before, by the file": _BEFORE,
     "biases": _WHICH,
     "a table": _WHICH,
     "a part": _WHICH,
     "a convolution": _WHICH,
     "a comprehension": "only loops are looked into",
     "no function": "only functions are looked into",
-    "copied, and told how": "only a put of one argument is known; Paddle's copy_ has to have two",
 }
 
 

@@ -153,7 +153,8 @@ for turn in range(6):
     "the same data": NET + PRETRAINED.replace("12", "60") + "freeze(net.body)\n" + WITNESS + "net.train()\n"
     "fit(net, net.second.parameters(), 20, second=True)\n" + END,
 }  # fmt: skip
-ADVERSARIAL = """
+ADVERSARIAL = (
+    """
 made = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 6))
 judge = nn.Sequential(nn.Linear(6, 8), BatchNorm(8), nn.ReLU(), nn.Linear(8, 1))
 norm = judge[1]
@@ -173,7 +174,9 @@ for step in range(30):
     clear_g()
     loss.backward()
     g.step()
-""" + END
+"""
+    + END
+)
 HEALTHY["a discriminator"] = ADVERSARIAL
 HEALTHY_MOVED = {
     "evaluation of the frozen part": "moved: False weights kept: True\n",

@@ -165,13 +165,35 @@ class Other(Module):
 """).replace("mean_of(norm).fill_(4.0)", "norm._mean = norm.running_mean = zeros([6]) + 4"),
 }  # fmt: skip
 OTHERS = {
-    "torch": {"OWN": "0.1", "SLOW": "0.01", "LAST": "1.0", "TORCH": "True", "ATTRIBUTE": "momentum", "NORM1": "BatchNorm1d", "NORM2": "BatchNorm2d"},
-    "paddle": {"OWN": "0.9", "SLOW": "0.99", "LAST": "0.0", "TORCH": "False", "ATTRIBUTE": "_momentum", "NORM1": "BatchNorm1D", "NORM2": "BatchNorm2D"},
+    "torch": {
+        "OWN": "0.1",
+        "SLOW": "0.01",
+        "LAST": "1.0",
+        "TORCH": "True",
+        "ATTRIBUTE": "momentum",
+        "NORM1": "BatchNorm1d",
+        "NORM2": "BatchNorm2d",
+    },
+    "paddle": {
+        "OWN": "0.9",
+        "SLOW": "0.99",
+        "LAST": "0.0",
+        "TORCH": "False",
+        "ATTRIBUTE": "_momentum",
+        "NORM1": "BatchNorm1D",
+        "NORM2": "BatchNorm2D",
+    },
 }
 HEALTHY |= {
-    "a schedule": changed(program("nn.NORM1(6, momentum=MANY)"), ("    clear()\n", """    clear()
+    "a schedule": changed(
+        program("nn.NORM1(6, momentum=MANY)"),
+        (
+            "    clear()\n",
+            """    clear()
     net.norm.ATTRIBUTE = OWN if step > 4 else MANY
-""")),
+""",
+        ),
+    ),
     "a class of the program's": changed(HEALTHY["no normalization"], ("Other", "BatchNormed")),
 }
 # Nothing says that it is ever evaluated.

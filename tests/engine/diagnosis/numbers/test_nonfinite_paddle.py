@@ -125,16 +125,22 @@ for _ in range(60):
     schedule.step()
 print(loss.item(), optimizer.get_lr() > 1)
 """
-ON_ONE_LINE = WARMUP.replace("""(
+ON_ONE_LINE = WARMUP.replace(
+    """(
     learning_rate=3.0,
     warmup_steps=20,
     start_lr=0.01,
     end_lr=3.0,  # CAUSE
-)""", "(3.0, warmup_steps=20, start_lr=0.01, end_lr=3.0)  # CAUSE")
+)""",
+    "(3.0, warmup_steps=20, start_lr=0.01, end_lr=3.0)  # CAUSE",
+)
 # The rate that it goes on with is small, and no more than that is named.
-IN_A_FUNCTION = WARMUP.replace("schedule = paddle", "def scheduled():\n  made = paddle").replace(
-    "\n)\noptimizer", "\n  )\n  return made\nschedule = scheduled()\noptimizer").replace("  # CAUSE", "").replace(
-    "parameters=net.parameters())", "parameters=net.parameters())  # CAUSE")
+IN_A_FUNCTION = (
+    WARMUP.replace("schedule = paddle", "def scheduled():\n  made = paddle")
+    .replace("\n)\noptimizer", "\n  )\n  return made\nschedule = scheduled()\noptimizer")
+    .replace("  # CAUSE", "")
+    .replace("parameters=net.parameters())", "parameters=net.parameters())  # CAUSE")
+)
 
 # An array that numpy computed in the function that makes a tensor of it.
 COLLATED = """

@@ -154,9 +154,12 @@ PADDLE_FILLS = {
     "by an initializer": filled("nn.initializer.Normal(0.0, 1.5)(self.again.weight)  # CAUSE"),
     "by set_value": filled("self.again.weight.set_value(paddle.randn([16, 16]) * 2)  # CAUSE"),
     "by its own call": filled("with paddle.no_grad():\n    self.again.weight.normal_(0.0, 2.0)  # CAUSE"),
-    "by an attribute": FILLED.replace("        FILL\n", "").replace("AFTER\n", "").replace(
-        "self.again = nn.Linear(16, 16)", "self.again = nn.Linear(16, 16, weight_attr=nn.initializer.Normal(0.0, 2.0)"
-                                         ")  # CAUSE"),
+    "by an attribute": FILLED.replace("        FILL\n", "")
+    .replace("AFTER\n", "")
+    .replace(
+        "self.again = nn.Linear(16, 16)",
+        "self.again = nn.Linear(16, 16, weight_attr=nn.initializer.Normal(0.0, 2.0))  # CAUSE",
+    ),
 }
 FILLS = {"torch": TORCH_FILLS, "paddle": PADDLE_FILLS}
 FAULTS = {
