@@ -138,7 +138,9 @@ def renamed_at(function: type) -> tuple[SourceLine, str, str] | None:
         return None
     arguments, kept = set(parameters_of(tree)[1:]), saves[0].args
     # A derivative is often written by the result, whatever it is called.
-    given = {name.id for each in returns_of(tree) for name in ast.walk(each) if isinstance(name, ast.Name)}
+    values = [each.value for each in returns_of(tree)]
+    results = [part for each in values for part in (each.elts if isinstance(each, ast.Tuple) else [each])]
+    given = {each.id for each in results if isinstance(each, ast.Name)}
     computed = {
         name for node in inside(tree) if isinstance(node, ast.Assign) and _computes(node.value)
         for name in assigned_names(node)

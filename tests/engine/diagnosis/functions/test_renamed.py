@@ -208,7 +208,8 @@ HEALTHY = {
     "a clone": changed(ALIAS, ("z = x\n", "z = x.clone()\n")),
     "taken as what it is": changed(SWISH, ("x, beta = SAVED", "z, beta = SAVED\n        x = z / beta"),
                                    ("  # CAUSE", "")),
-    "meant by its name": changed(SWISH, ("x, beta = SAVED", "x, beta = SAVED\n        x = x / beta"), ("  # CAUSE", "")),
+    "meant by its name": changed(SWISH, ("x, beta = SAVED", "x, beta = SAVED\n        x = x / beta"),
+                                 ("  # CAUSE", "")),
     "another name": changed(ALONE, ("x, y = SAVED", "x_squared, y = SAVED"), ("3 * x * x", "3 * x_squared"),
                             ("  # CAUSE", "")),
     "the result, by which it is written": """
@@ -231,7 +232,8 @@ def run(a, b):
 # A wrong derivative of another cause, beside such names: the line is as it was.
 OTHERS = {
     "a factor is missing": changed(ALONE, ("  # CAUSE", ""), ("x, y = SAVED", "square, y = SAVED"),
-                                   ("return grad * 3 * x * x, grad * 1.0", "return grad * 2 * square, grad * 1.0  # CAUSE")),
+                                   ("return grad * 3 * x * x, grad * 1.0",
+                                    "return grad * 2 * square, grad * 1.0  # CAUSE")),
     "of the result": """
 class Squashed(Function):
     @staticmethod
@@ -257,8 +259,6 @@ def run(a, b):
                                 ("x, beta = SAVED", "beta, x = SAVED  # CAUSE")),
 }  # fmt: skip
 FAULTS = {
-    # FAULT: any name of the expression is taken for the result itself.
-    "in the expression that is returned": "what the result is computed of is not looked at",
     # FAULT: what it took is written over, and the line that saves it is named although nothing is wrong there.
     "a sign, and what it computed is taken back": "a name that is given another value in backward",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from support.diagnosing_many import Run, diagnose_each
-from support.frameworks import case, named, only
+from support.frameworks import named, only
 
 HEAD = """
 import torch

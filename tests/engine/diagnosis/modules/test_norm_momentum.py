@@ -149,7 +149,8 @@ HEALTHY = {
     "a slower one": program("nn.NORM1(6, momentum=SLOW)"),
     "a few forwards": program("nn.NORM1(6, momentum=MANY)", steps=7),
     "the last batch alone": program("nn.NORM1(6, momentum=LAST)"),
-    "in evaluation": program("nn.NORM1(6, momentum=MANY)").replace("optimizer, clear", "net.eval()\noptimizer, clear").replace(
+    "in evaluation": program("nn.NORM1(6, momentum=MANY)").replace(
+        "optimizer, clear", "net.eval()\noptimizer, clear").replace(
         "with fw", "net.train()\nwith fw"),
     "no normalization": program("Other(6, momentum=MANY)", before="""
 class Other(Module):

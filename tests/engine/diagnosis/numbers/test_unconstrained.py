@@ -136,7 +136,8 @@ def filled(fill: str = "", after: str = "") -> str:
 TORCH_FILLS = {
     "by init": filled("nn.init.normal_(self.again.weight, 0.0, 1.5)  # CAUSE"),
     "by init, of several": filled("nn.init.normal_(self.again.weight, 0.0, 0.1)\nnn.init.normal_(self.other.weight)\n"
-                                  "nn.init.uniform_(self.again.weight, -3, 3)  # CAUSE\nnn.init.zeros_(self.again.bias)"),
+                                  "nn.init.uniform_(self.again.weight, -3, 3)  # CAUSE\n"
+                                  "nn.init.zeros_(self.again.bias)"),
     "by its data": filled("self.again.weight.data.normal_(0, 2)  # CAUSE"),
     "by init, of its data": filled("nn.init.normal_(self.again.weight.data, std=2)  # CAUSE"),
     "without gradients": filled("with torch.no_grad():\n    self.again.weight.mul_(30.0)  # CAUSE"),
