@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from support.diagnosing_many import Run, diagnose_each
-from support.frameworks import FRAMEWORKS, case, named
+from support.frameworks import FRAMEWORKS, case
 
 HEAD = {
     "torch": """
@@ -51,7 +51,7 @@ class Net(Module):
         h = self.body(x)
         return self.second(h) if second else self.first(h)
 net = Net()
-norm = net.norm
+norm, samples = net.norm, [16, 6]
 def fit(model, parameters, steps, shift=0.0, **named):
     optimizer, clear = sgd(parameters)
     for step in range(steps):
@@ -68,7 +68,22 @@ END = """
 moved = abs(mean_of(norm) - before)
 print("moved:", moved > 0.05 * before, "weights kept:", all(bool((one == two).all()) for one, two in zip(
     kept, (norm.weight, norm.bias))))
+TASKS
+net.eval()
+with fw.no_grad():
+    print("finite:", bool(net(SAMPLE).isfinite().all()))
 """
+TRAINED_ALONE = END[: END.index("TASKS")]  # nothing says that it is ever evaluated
+END = END.replace("TASKS\n", "").replace("SAMPLE", "noise(*samples)")
+
+
+def changed(text: str, *parts: tuple[str, str]) -> str:
+    for old, new in parts:
+        assert old in text, old
+        text = text.replace(old, new)
+    return text
+
+
 PRETRAINED = "net.train()\nfit(net, [*net.body.parameters(), *net.first.parameters()], 12)\n"
 MARKED = "net.train()  # CAUSE\n"
 SECOND = "fit(net, net.second.parameters(), 20, 2.0, second=True)\n"
@@ -92,7 +107,7 @@ class Net(Module):
         h = self.body(x).mean([2, 3])
         return self.second(h) if second else self.first(h)
 net = Net()
-norm = net.norm
+norm, samples = net.norm, [6, 2, 6, 6]
 def fit(model, parameters, steps, shift=0.0, **named):
     optimizer, clear = sgd(parameters)
     for step in range(steps):
@@ -139,25 +154,27 @@ HEALTHY = {
     + "net.train()\nnet.body.eval()\n" + SECOND + END,
     "evaluation of the normalization": NET + PRETRAINED + "freeze(net.body)\n" + WITNESS
     + "net.train()\nnorm.eval()\n" + SECOND + END,
-    "trained on": NET + PRETRAINED + WITNESS + "net.train()\nfit(net, [*net.body.parameters(), *net.second.parameters()], 20, 2.0, second=True)\n" + END,
-    "a few steps": NET + PRETRAINED + "freeze(net.body)\n" + WITNESS + "net.train()\n" + SECOND.replace("20", "5") + END,
-    "trained for a few": NET + PRETRAINED.replace("12", "4") + "freeze(net.body)\n" + WITNESS + "net.train()\n" + SECOND
-    + END,
-    "no normalization by batches": NET.replace("BatchNorm(8)", "nn.LayerNorm(8)") + PRETRAINED + "freeze(net.body)\n"
+    "trained on": NET + PRETRAINED + WITNESS + "net.train()\n"
+    + changed(SECOND, ("net.second.parameters()", "[*net.body.parameters(), *net.second.parameters()]")) + END,
+    "a few steps": NET + PRETRAINED + "freeze(net.body)\n" + WITNESS + "net.train()\n"
+    + changed(SECOND, ("20", "5")) + END,
+    "trained for a few": NET + changed(PRETRAINED, ("12", "4")) + "freeze(net.body)\n" + WITNESS + "net.train()\n"
+    + SECOND + END,
+    "no normalization by batches": changed(NET, ("BatchNorm(8)", "nn.LayerNorm(8)")) + PRETRAINED + "freeze(net.body)\n"
     + "before = 0.0\nnet.train()\n" + SECOND + 'print("moved: False")\n',
     "frozen in turns": NET + "net.train()\n" + WITNESS + """
 for turn in range(6):
     freeze(net.body, turn % 2 == 1)
     fit(net, [*net.body.parameters(), *net.first.parameters()], 9, 2.0 * (turn % 2))
 """ + END,
-    "the same data": NET + PRETRAINED.replace("12", "60") + "freeze(net.body)\n" + WITNESS + "net.train()\n"
+    "the same data": NET + changed(PRETRAINED, ("12", "60")) + "freeze(net.body)\n" + WITNESS + "net.train()\n"
     "fit(net, net.second.parameters(), 20, second=True)\n" + END,
 }  # fmt: skip
 ADVERSARIAL = (
     """
 made = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 6))
 judge = nn.Sequential(nn.Linear(6, 8), BatchNorm(8), nn.ReLU(), nn.Linear(8, 1))
-norm = judge[1]
+norm, samples = judge[1], [16, 6]
 net = nn.Sequential(made, judge)
 net.train()
 g, clear_g = sgd(made.parameters())
@@ -165,19 +182,23 @@ d, clear_d = sgd(judge.parameters())
 before, kept = mean_of(norm), [each.clone() for each in (norm.weight, norm.bias)]
 for step in range(30):
     freeze(judge, False)
-    loss = (judge(noise(16, 6) + 1) - 1).square().mean() + judge(made(noise(16, 4)).detach()).square().mean()
+    loss = (judge(noise(16, 6) + 1) - 1).square().mean() + judge(made(noise(16, 4)).detach() + 0.2 * step).square().mean()
     clear_d()
     loss.backward()
     d.step()
     freeze(judge)
-    loss = (judge(made(noise(16, 4))) - 1).square().mean()
+    loss = (judge(made(noise(16, 4)) + 0.2 * step) - 1).square().mean()
     clear_g()
     loss.backward()
     g.step()
+net = judge
 """
     + END
 )
 HEALTHY["a discriminator"] = ADVERSARIAL
+HEALTHY["never evaluated"] = (
+    NET + PRETRAINED + "freeze(net.body)\n" + WITNESS + "net.train()\n" + SECOND + TRAINED_ALONE
+)
 HEALTHY_MOVED = {
     "evaluation of the frozen part": "moved: False weights kept: True\n",
     "evaluation of the normalization": "moved: False weights kept: True\n",
@@ -188,16 +209,9 @@ HEALTHY_MOVED = {
     "frozen in turns": "moved: True weights kept: False\n",
     "the same data": "weights kept: True\n",  # one batch differs from another
     "a discriminator": "moved: True weights kept: False\n",
+    "never evaluated": "moved: True weights kept: True\n",
 }
-FAULTS = {
-    # FAULT: the forwards in which it was trained are counted by the outermost module: the note of what was frozen from
-    # the start is told instead.
-    "in another model": "not known to have been trained where another model holds it",
-    "the encoder called by itself": "not known to have been trained where it is called by itself",
-    # FAULT: a hundredth of the norm is less than what one batch of the same data differs by from another.
-    "the same data": "a warning where the statistics move by noise alone",
-}
-FROM_THE_START = NET + WITNESS + "freeze(net.body)\nnet.train()\n" + SECOND + END
+FROM_THE_START = NET + WITNESS + "freeze(net.body)\nnet.train()\n" + SECOND + TRAINED_ALONE
 
 
 @pytest.fixture(scope="module")
@@ -213,17 +227,21 @@ each = pytest.mark.parametrize(
 
 
 @each
-@named(BUGGY, FAULTS)
-def test_statistics_that_go_on(runs: dict[str, Run], name: str) -> None:
+@pytest.mark.parametrize("name", BUGGY)
+def test_statistics_that_go_on(request: pytest.FixtureRequest, runs: dict[str, Run], name: str) -> None:
     run = runs[f"buggy, {name}"]
+    if name == "the encoder called by itself" and "import paddle" in run.program:
+        # FAULT: a layer of Paddle's does not tell its parts of a mode by their own methods; the call is named.
+        why = "the mode of a part is not known to be set by the whole"
+        request.applymarker(pytest.mark.xfail(strict=True, reason=why))
     assert "moved: True weights kept: True\n" in run.plain, run
     first = run.check_first("wrong-mode")
     assert first["severity"] == "warning" and "call eval() of the frozen part" in first["message"], first
-    assert len(run.told) == 1, run
+    assert len(run.above_notes()) == 1, run
 
 
 @each
-@named(HEALTHY, FAULTS)
+@pytest.mark.parametrize("name", HEALTHY)
 def test_statistics_that_stay_or_follow(runs: dict[str, Run], name: str) -> None:
     assert HEALTHY_MOVED[name] in runs[name].plain, runs[name]
     runs[name].check_healthy()
