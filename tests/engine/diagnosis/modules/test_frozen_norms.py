@@ -182,7 +182,8 @@ d, clear_d = sgd(judge.parameters())
 before, kept = mean_of(norm), [each.clone() for each in (norm.weight, norm.bias)]
 for step in range(30):
     freeze(judge, False)
-    loss = (judge(noise(16, 6) + 1) - 1).square().mean() + judge(made(noise(16, 4)).detach() + 0.2 * step).square().mean()
+    fake = made(noise(16, 4)).detach() + 0.2 * step
+    loss = (judge(noise(16, 6) + 1) - 1).square().mean() + judge(fake).square().mean()
     clear_d()
     loss.backward()
     d.step()
