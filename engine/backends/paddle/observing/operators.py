@@ -36,7 +36,6 @@ _NAMES = {
     # Another tensor of the same node: pools of one size make one, and a recomputed region of what it is given.
     "_use_gpudnn": "assign",
     "_new_shared_tensor": "assign",
-    "_to_tensor_non_static": "to_tensor",  # what ``to_tensor`` comes down to, however a program has imported it
     "_setitem_dygraph": "__setitem__",
     "_getitem_dygraph": "__getitem__",
     "_getitem_from_offset": "__getitem__",
@@ -71,7 +70,6 @@ class OperatorTap(Tap):
             return
         if not self._places:
             self._places = [(owner, name, was, _function(self, name, was)) for owner, name, was in functions()]
-            self._places += [(owner, name, was, _function(self, name, was)) for owner, name, was in _makers()]
             self._places += [(owner, name, was, _method(self, name, was)) for owner, name, was in methods()]
             self._places += [(owner, name, was, _whole(self, name, was)) for owner, name, was in _more()]
             self._places += [(owner, name, was, _into_parameter(self, was)) for owner, name, was in _impl()]
@@ -254,14 +252,6 @@ def _more() -> Iterator[tuple[Any, str, Any]]:
         value = vars(paddle.Tensor).get(name)
         if value is not None:
             yield paddle.Tensor, name, value
-
-
-def _makers() -> Iterator[tuple[Any, str, Any]]:
-    """What makes a tensor of the program's numbers: no operator of Paddle's, nor told as one of C++."""
-    module = sys.modules.get("paddle.tensor.creation")
-    value = vars(module).get("_to_tensor_non_static") if module is not None else None
-    if value is not None:
-        yield module, "_to_tensor_non_static", value
 
 
 def _impl() -> Iterator[tuple[Any, str, Any]]:
