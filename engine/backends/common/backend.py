@@ -5,6 +5,7 @@ Methods run on the thread that calls them, ``arm`` also on the reader thread.
 
 from __future__ import annotations
 
+import abc
 import functools
 import os
 import resource
@@ -84,12 +85,6 @@ class Watching(Protocol):
     def watch(self) -> CreationWatch: ...
 
 
-class MakeTaps(Protocol):
-    """The taps for diagnosis, one of each, none put in."""
-
-    def __call__(self, frames: FrameFilter, modules: Modules) -> Sequence[Tap]: ...
-
-
 def native_off() -> Sequence[DoctorLine]:
     """Why the optional extension does nothing for a framework."""
     module, why = load.core()
@@ -103,7 +98,6 @@ class FrameworkBackend(Backend):
     uses: ClassVar[Sequence[PrivateUse]]
     limits: ClassVar[Sequence[tuple[str, str]]]  # for ``adbg doctor``: what this framework does not let adbg do
     _framework: ClassVar[Any]  # the module
-    _make_taps: ClassVar[MakeTaps]
     _user_frames: FrameFilter
     _entry: Entry
     _modules: Named
@@ -156,7 +150,11 @@ class FrameworkBackend(Backend):
         return self._forward
 
     def observe(self, watcher: Watcher) -> Observation:
-        return Observation(self._make_taps(self._user_frames, self._modules), watcher)
+        return Observation(self._new_taps(), watcher)
+
+    @abc.abstractmethod
+    def _new_taps(self) -> Sequence[Tap]:
+        """The taps for diagnosis, one of each, none put in."""
 
     @property
     def backward_count(self) -> int:

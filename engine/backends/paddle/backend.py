@@ -18,6 +18,7 @@ from adbg.engine.backends.base import (
     DumpDialect,
     Graph,
     NativeVlog,
+    Tap,
 )
 from adbg.engine.backends.common.backend import FrameworkBackend
 from adbg.engine.backends.common.under_way import in_engine
@@ -79,7 +80,6 @@ class PaddleBackend(FrameworkBackend):
     uses = private.USES
     limits = _LIMITS
     _framework: ClassVar[Any] = paddle
-    _make_taps = staticmethod(observing.taps)
     reducer_kind = paddle.DataParallel
     reduces_by: ClassVar[str] = "grad_need_sync"
     reduced_by = staticmethod(groups.reduced_by)
@@ -225,6 +225,9 @@ class PaddleBackend(FrameworkBackend):
             for place, value in enumerate(tensors):
                 if isinstance(value, paddle.Tensor):
                     yield f"{type(optimizer).__name__} parameters[{place}]", value
+
+    def _new_taps(self) -> Sequence[Tap]:
+        return observing.taps(self._user_frames, self._modules)
 
     def custom_contexts(self) -> Iterable[tuple[str, Sequence[Any]]]:
         return private.contexts_alive()

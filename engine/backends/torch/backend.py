@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 
 from adbg.engine import live_objects
-from adbg.engine.backends.base import Capabilities, DoctorLine, Graph, Observation, Watcher
+from adbg.engine.backends.base import Capabilities, DoctorLine, Graph, Tap
 from adbg.engine.backends.common.backend import FrameworkBackend
 from adbg.engine.backends.common.under_way import in_engine
 from adbg.engine.backends.torch import observing, private, tensors
@@ -84,7 +84,6 @@ class TorchBackend(FrameworkBackend):
     uses = private.USES
     limits = _LIMITS
     _framework: ClassVar[Any] = torch
-    _make_taps = staticmethod(observing.taps)
     reducer_kind = torch.nn.parallel.DistributedDataParallel
     reduces_by: ClassVar[str] = "require_backward_grad_sync"
     reduced_by = staticmethod(groups.reduced_by)
@@ -155,8 +154,8 @@ class TorchBackend(FrameworkBackend):
     def is_tensor(self, value: Any) -> bool:
         return isinstance(value, torch.Tensor)
 
-    def observe(self, watcher: Watcher) -> Observation:
-        return Observation(observing.taps(self._user_frames, self._modules, self._core.address), watcher)
+    def _new_taps(self) -> Sequence[Tap]:
+        return observing.taps(self._user_frames, self._modules, self._core.address)
 
     def node_address(self, value: Any) -> int | None:
         return self._core.address(value) if isinstance(value, torch.autograd.graph.Node) else None

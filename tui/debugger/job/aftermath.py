@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+
 from adbg.engine.errors import AdbgError
 from adbg.engine.hang.recorded import facts_of_run
 from adbg.engine.hang.values import HangKind, HangVerdict, Life
@@ -13,7 +15,7 @@ def verdict_after(folder: str) -> HangVerdict | None:
     """None where no rank was killed, or nothing tells that it was for what the ranks called."""
     try:
         facts = facts_of_run(folder)
-    except AdbgError:  # no process of the run was in a group, or nothing is recorded
+    except (AdbgError, OSError, sqlite3.Error):  # no process was in a group, nothing is recorded, or it is cut off
         return None
     if not any(each.life is Life.DIED for each in facts):
         return None

@@ -63,9 +63,8 @@ class _Elsewhere:
     line: SourceLine | None
     node: int
     call: int  # the how manieth
-    digest: int
+    digest: tuple[int, ...]  # of each tensor there
     norm: float
-    parts: frozenset[int] = frozenset()  # digests of what a dictionary or list had
 
 
 @dataclass(slots=True)
@@ -74,7 +73,7 @@ class Seen:
 
     place: Place
     line: SourceLine | None
-    digest: int
+    digest: tuple[int, ...]
     differs: bool = False
 
 
@@ -98,7 +97,7 @@ class Attributes:
         self._read: dict[tuple[type, str], bool] = {}
         self._places: dict[type, list[Place]] = {}
         self._elsewhere: dict[tuple[int, str], _Elsewhere] = {}  # by node and name
-        self._last: dict[tuple[int, str], tuple[int, int, type]] = {}  # which call set it last, to what
+        self._last: dict[tuple[int, str], tuple[int, tuple[int, ...], type]] = {}  # which call set it last, to what
         self._calls: dict[type, int] = {}
         self._number = 0  # of calls of all functions
         self.elsewhere: dict[tuple[type, str], Seen] = {}  # in a backward
@@ -168,16 +167,15 @@ class Attributes:
             if len(self._elsewhere) >= _MOST:
                 continue
             value = self._read_of(call.function, place, value)
-            digest = self._digest_of_all(value)
-            if digest is None:
+            digest = self._digests(value)
+            if not digest:
                 continue
-            parts = frozenset(self._digests(value))
             at = id(holder()), place.attribute
             self._last[at] = number, digest, call.function
             if node:  # one that lay there is gone
                 norm = self._norm(value)
                 self._elsewhere[node, place.name] = _Elsewhere(
-                    place, holder, call.function, call.line, node, number, digest, norm, parts
+                    place, holder, call.function, call.line, node, number, digest, norm
                 )
 
     def replaced(self, running: Running) -> Iterator[Replaced]:
@@ -196,12 +194,12 @@ class Attributes:
                 continue
             seen = self.elsewhere.setdefault((each.function, each.place.name), Seen(each.place, each.line, each.digest))
             seen.differs = seen.differs or seen.digest != each.digest
-            number, digest, by = last.get((id(holder), each.place.attribute), (0, 0, each.function))
+            number, digest, by = last.get((id(holder), each.place.attribute), (0, (), each.function))
             value = self._read_of(each.function, each.place, value_at(holder, each.place.attribute))
             # What is there now is what the last call left, and not what this one did.
-            if number <= each.call or digest == each.digest or value is None or self._digest_of_all(value) != digest:
+            if number <= each.call or set(each.digest) <= set(digest):  # it has grown, by layers, or as a stack
                 continue
-            if each.parts <= set(self._digests(value)):  # it has grown, by layers, or as a stack
+            if value is None or self._digests(value) != digest:
                 continue
             norms = each.norm, self._norm(value)
             yield Replaced(each.place, each.function, by, each.line, key, calls[each.function], norms)
@@ -230,14 +228,10 @@ class Attributes:
             return []
         return [each for each in parts if is_array(each) or self._facts.backend.is_tensor(each)]
 
-    def _digests(self, value: Any) -> list[int]:
+    def _digests(self, value: Any) -> tuple[int, ...]:
         held = self._held(value)
         few = sum(each.size if is_array(each) else self._facts.backend.meta(each).numel for each in held) <= _LARGEST
-        return [digest for each in held if few and (digest := self._digest(each)) is not None]
-
-    def _digest_of_all(self, value: Any) -> int | None:
-        found = self._digests(value)
-        return zlib.adler32(repr(found).encode()) if len(found) > 1 else next(iter(found), None)
+        return tuple([digest for each in held if few and (digest := self._digest(each)) is not None])
 
     def _norm(self, value: Any) -> float:
         """Of the first of them; 0 of an array."""
