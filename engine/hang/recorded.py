@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from adbg.engine.record.journal import faults_path, journal_path
 from adbg.engine.record.reader import RunReader
 from adbg.engine.types import SourceLine
 
+_LINE = re.compile(r"(?P<file>.+):(?P<line>\d+) in (?P<function>.+)")  # as ``CrashNotes`` writes it
 ROWS = 5000  # of each rank
 
 
@@ -49,6 +51,8 @@ def facts_of_run(run_dir: str | os.PathLike[str]) -> list[RankFacts]:
             continue
         try:
             rank, facts = reader.info.get("rank"), _rank(reader, _kept(folder, label), label in crashed)
+            if facts.at is not None and not facts.at.frames and facts.life is not Life.ENDED:
+                facts = replace(facts, at=replace(facts.at, frames=_last_seen(folder, label)))
         finally:
             reader.close()
         if facts.at is not None and not facts.at.rows and not facts.at.groups:
@@ -107,6 +111,17 @@ def _kept(folder: Path, label: str) -> tuple[list[Collective], list[ProcessGroup
             if "Aborted" in stacks.partition("\n")[0] and at in block:
                 rows[-1] = replace(rows[-1], state="called")
     return rows, groups
+
+
+def _last_seen(folder: Path, label: str) -> list[SourceLine]:
+    """The forward line of the last node that the crash journal has, of one that was killed before its record was
+    written: near where it was. Not of a leaf, which was made long before."""
+    for entry in reversed(read_journal(journal_path(folder, label))):
+        _, _, _, name, _, _, line, *_ = (*entry.fields, *[""] * 7)
+        found = _LINE.fullmatch(line)
+        if found is not None and "Accum" not in name:
+            return [SourceLine(found["file"], int(found["line"]), found["function"])]
+    return []
 
 
 def _rank(

@@ -52,4 +52,5 @@ def _line(verdict: HangVerdict) -> SourceLine | None:
         return rows[odd[0]].place if odd else None
     who = verdict.culprits or verdict.cycle or verdict.waiting
     places = {each.rank: each.place for each in verdict.standings}
-    return next((places[rank] for rank in who if places.get(rank) is not None), None)
+    found = next((places[rank] for rank in who if places.get(rank) is not None), None)
+    return found or (verdict.collective.place if verdict.collective is not None else None)
