@@ -56,7 +56,7 @@ async def _talk(
     begun = ""
     while True:
         try:
-            typed = await session.prompt_async("(adbg) ", default=begun)
+            typed = await session.prompt_async("(adbg) ", default=begun, handle_sigint=False)
             commands, begun = commands_in(typed) if "\n" in typed else ([await _whole(session, typed)], "")
         except KeyboardInterrupt:
             begun = ""
@@ -77,9 +77,9 @@ async def _whole(session: PromptSession[str], line: str) -> str:
     text = line.strip()
     if text.startswith("!"):
         while incomplete(python_of(line)):
-            line += "\n" + await session.prompt_async("    ... ")
+            line += "\n" + await session.prompt_async("    ... ", handle_sigint=False)
     elif opens_block(text):
-        while (more := await session.prompt_async("      > ")).strip() != "end":
+        while (more := await session.prompt_async("      > ", handle_sigint=False)).strip() != "end":
             line += "\n" + more
     return line.strip()
 
@@ -105,7 +105,9 @@ async def _run(debugger: Debugger, command: str) -> str:
 @contextlib.contextmanager
 def _ctrl_c(debugger: Debugger, busy: threading.Event) -> Iterator[None]:
     """Within this block Ctrl-C is for ``Interrupts``, also between two prompts; unhandled it would end the app, whose
-    loop this is. The prompt takes it for itself, and puts this handler back (one of the loop would be lost)."""
+    loop this is. In a prompt Ctrl-C is a key, for the terminal is raw. The prompt must not take the signal for itself:
+    as it begins and as it ends, the terminal is not raw, and one that comes then would meet a prompt that does not run,
+    or Python's own handler, which ``remove_signal_handler`` puts in for a moment."""
     interrupts = Interrupts(debugger)
 
     def work() -> None:

@@ -5,7 +5,6 @@ Methods run on the thread that calls them, ``arm`` also on the reader thread.
 
 from __future__ import annotations
 
-import abc
 import functools
 import os
 import resource
@@ -104,6 +103,7 @@ class FrameworkBackend(Backend):
     _phases: PhaseTaps
     _forward: ForwardTimer | None = None  # None: the framework gives no safe way
     _creations: Watching
+    _new_taps: Callable[[], Sequence[Tap]]  # for diagnosis: one of each, none put in
     _native_lines: Callable[[], Sequence[DoctorLine]] = staticmethod(native_off)
     _training: Callable[[], Iterable[tuple[Any, str]]] = staticmethod(tuple)  # what only a process calls that trains
     _told: Mapping[str, Callable[[bool], None]] = {}  # by who watches iterations
@@ -151,10 +151,6 @@ class FrameworkBackend(Backend):
 
     def observe(self, watcher: Watcher) -> Observation:
         return Observation(self._new_taps(), watcher)
-
-    @abc.abstractmethod
-    def _new_taps(self) -> Sequence[Tap]:
-        """The taps for diagnosis, one of each, none put in."""
 
     @property
     def backward_count(self) -> int:

@@ -4,6 +4,7 @@ methods run on the thread that calls them, ``arm`` and ``set_stacks`` also on th
 from __future__ import annotations
 
 import contextlib
+import functools
 import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
@@ -18,7 +19,6 @@ from adbg.engine.backends.base import (
     DumpDialect,
     Graph,
     NativeVlog,
-    Tap,
 )
 from adbg.engine.backends.common.backend import FrameworkBackend
 from adbg.engine.backends.common.under_way import in_engine
@@ -116,6 +116,7 @@ class PaddleBackend(FrameworkBackend):
         self._phases = PaddlePhases(self._stacks.frames.live_line, self._modules)
         self._forward = PaddleForward()
         self._taps = PaddleTaps(self._stacks.frames.user_file)
+        self._new_taps = functools.partial(observing.taps, self._user_frames, self._modules)
         self.keeping = PaddleKeeping(self._services)
         self._late_checks: LateChecks | None = None
         self._vlog = PaddleVlog(paddle.base.core, log_sites())
@@ -225,9 +226,6 @@ class PaddleBackend(FrameworkBackend):
             for place, value in enumerate(tensors):
                 if isinstance(value, paddle.Tensor):
                     yield f"{type(optimizer).__name__} parameters[{place}]", value
-
-    def _new_taps(self) -> Sequence[Tap]:
-        return observing.taps(self._user_frames, self._modules)
 
     def custom_contexts(self) -> Iterable[tuple[str, Sequence[Any]]]:
         return private.contexts_alive()

@@ -4,6 +4,7 @@ the thread that calls them (see each), ``arm`` and ``set_stacks`` also on the re
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
 import types
@@ -13,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 
 from adbg.engine import live_objects
-from adbg.engine.backends.base import Capabilities, DoctorLine, Graph, Tap
+from adbg.engine.backends.base import Capabilities, DoctorLine, Graph
 from adbg.engine.backends.common.backend import FrameworkBackend
 from adbg.engine.backends.common.under_way import in_engine
 from adbg.engine.backends.torch import observing, private, tensors
@@ -120,6 +121,7 @@ class TorchBackend(FrameworkBackend):
         self._evaluating = _Evaluating()
         self._phases = TorchPhases(self._frames.live_line)
         self._taps = TorchTaps(self._frames.user_file)
+        self._new_taps = functools.partial(observing.taps, self._frames, self._modules, self._core.address)
         self.keeping = TorchKeeping(self.made_so_far, self.older_nodes, self._services.last_root)
         self.capabilities = _capabilities(self._stacks)
 
@@ -153,9 +155,6 @@ class TorchBackend(FrameworkBackend):
 
     def is_tensor(self, value: Any) -> bool:
         return isinstance(value, torch.Tensor)
-
-    def _new_taps(self) -> Sequence[Tap]:
-        return observing.taps(self._user_frames, self._modules, self._core.address)
 
     def node_address(self, value: Any) -> int | None:
         return self._core.address(value) if isinstance(value, torch.autograd.graph.Node) else None

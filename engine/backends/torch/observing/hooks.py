@@ -77,8 +77,9 @@ class HooksTap(Tap):
             return hook
         line = self._frames.live_line(frame)
         node = 0
-        if what == "tensor" and on.grad_fn is not None:
-            node = self._address(on.grad_fn)
+        if what == "tensor":
+            with private.undisturbed():  # asked of a class of the program's own, it would see the question
+                node = self._address(on.grad_fn) if on.grad_fn is not None else 0
         return ToldHook(hook, what, line, "", self._told, self._measures, node)
 
     def registered(self, on: Any, hook: Any, what: str, kept: str) -> None:
