@@ -247,3 +247,8 @@ class BackendDiagnosis(Watcher):
 
     def loader(self, event: Any) -> None:
         self.tell("loader", event)
+
+    def worker_begins(self) -> None:
+        """In a child that was forked, which adbg has left: not by ``tell``."""
+        for each in self._working:
+            each.worker_begins()

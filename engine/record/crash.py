@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import struct
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from re import Match
 
 from adbg.engine.glog import parse
+from adbg.engine.record.faults import STACK_LINE, crashed_frames
 from adbg.engine.record.journal import BRIEF, BRIEF_AT, HEAD, RING, ROOM, SLOT, faults_path, journal_path
+from adbg.engine.types import SourceLine
 
 SHOWN = 6  # entries of the journal in a report
 RECORDS = 8  # log records in a report
 LOG_TAIL = 1 << 16  # bytes of the log that these are looked for in
 STACK_LINES = 60
+_RUNNING = "it was running"
 
 
 def report_path(folder: Path, label: str) -> Path:
@@ -73,6 +76,29 @@ def crashed_labels(folder: str | os.PathLike[str]) -> list[str]:
                 if entry.name.startswith(head) and entry.name.endswith(tail) and entry.stat().st_size:
                     found.add(entry.name[len(head) : -len(tail)])
     return sorted(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """``frames``: of the thread that crashed, the innermost first. ``node``: what the journal knows of the node that
+    ran, () where it is not known that one did: (backward, index, name, nested, module, the line that made it)."""
+
+    signal: str
+    frames: tuple[SourceLine, ...]
+    node: tuple[str, ...]
+
+
+def crash_of(folder: Path, label: str, signum: int | None) -> Crash | None:
+    """None: nothing is known of a crash."""
+    path = journal_path(folder, label)
+    entries = _with_brief(read_journal(path), path)
+    faults = _faults_text(faults_path(folder, label))
+    if signum is None and not faults:
+        return None
+    last = entries[-1] if entries else None
+    running = last is not None and last.fields[0] == "before" and _state(entries, last) == _RUNNING
+    node = last.fields[1:7] if last is not None and running else ()
+    return Crash(_signal_name(signum, faults), crashed_frames(faults), node)
 
 
 def crash_report(folder: Path, label: str, log: Path, signum: int | None) -> str:
@@ -149,7 +175,7 @@ def _state(entries: Sequence[Entry], last: Entry) -> str:
         return "it had ended; a node that was not hooked may have run after it"
     if any(_end_untold(entries, entry) for entry in entries if entry.fields[:4:3] == ("before", name)):
         return "it was running, or had ended and a node that was not hooked ran after it (ends were not hooked)"
-    return "it was running"
+    return _RUNNING
 
 
 def _ended(entries: Sequence[Entry], backward: str, since: int) -> bool:
@@ -166,7 +192,6 @@ def _end_untold(entries: Sequence[Entry], begun: Entry) -> bool:
     return another or _ended(entries, backward, begun.seq)
 
 
-_STACK_LINE = re.compile(r'\s*File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.+)')
 _CALLERS = (("py_layer.py", "backward"), ("function.py", "apply"))  # who calls a PyLayer's and a Function's backward
 
 
@@ -174,11 +199,11 @@ def open_customs(faults: Sequence[str]) -> str:
     """The PyLayers or Functions whose backward was under way in the thread that crashed, outermost first, by line; ""
     where ``faults``, the stacks as ``faulthandler`` writes them, show none."""
     found: list[str] = []
-    below: re.Match[str] | None = None
+    below: Match[str] | None = None
     for line in faults:
         if line.startswith("Thread "):
             break
-        here = _STACK_LINE.match(line)
+        here = STACK_LINE.match(line)
         if here is None:
             continue
         if (os.path.basename(here["file"]), here["function"]) in _CALLERS and below is not None:

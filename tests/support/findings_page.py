@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from adbg.tui.debugger.findings.kinds import REPEATED, DetectorText, detectors
+from adbg.tui.debugger.findings.kinds import CRASHED, REPEATED, DetectorText, detectors
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "findings.md"
 FAMILIES = {
@@ -81,6 +81,13 @@ TWICE = """Two runs of the script differ (`--deep` alone): the first backward an
   set that is gone through. The node alone does not tell: it is the last of the forward that had other values.
 - *Cost*: a second run, every node of both recorded. What the script writes is written twice.
 """
+CRASH = """A signal killed the program (SIGSEGV, SIGBUS, SIGFPE, SIGABRT, SIGILL): its innermost line as that happened.
+- *Evidence*: the Python stack that was written at the crash, and the node that ran, where it was hooked. The crash
+  journal stands above the findings.
+- *Mistaken for*: memory that was destroyed earlier, and only met here: the line is where the process was, which is
+  often, but not always, the line to change. A rank that gloo ends for what the ranks called is told as `hang`.
+- *Cost*: nothing.
+"""
 
 
 def page() -> str:
@@ -90,6 +97,7 @@ def page() -> str:
     for family in families:
         rows = [line for each in detectors() if each.family == family for line in (*section(each), "")]
         parts += [f"## {FAMILIES.get(family, family.capitalize())}", "", *rows] if rows else []
+    parts.append(f"## Crashes\n\n### `{CRASHED}`\n\n{CRASH}")
     parts.append(f"## Two runs\n\n### `{REPEATED}`\n\n{TWICE}")
     return "\n".join(parts).rstrip() + "\n"
 

@@ -23,24 +23,28 @@ def crash_reports(folder: str, keep: bool, status: ExitStatus, asked: bool = Fal
         status: how the program itself ended.
         asked: the user had adbg end it.
     """
-    if not folder or not os.path.isdir(folder):
-        return []
-    signum = status.signal if status.signal in CRASHES or (status.signal == signal.SIGKILL and not asked) else None
-    labels = crashed_labels(folder)
-    if signum is not None and MAIN not in labels:
-        labels.insert(0, MAIN)
     reports = []
-    for label in labels:
-        mine = signum if label == MAIN else None
-        if mine is None and label == MAIN:
-            continue  # it survived the fault, or was ended by another signal
-        report = crash_report(Path(folder), label, _log(Path(folder), label), mine)
+    for label, signum in crashed(folder, status, asked):
+        report = crash_report(Path(folder), label, _log(Path(folder), label), signum)
         if not report:
             continue
         kept = keep_report(Path(folder), label, report) if keep else ""
         title = "" if label == MAIN else f"process {label}: "
         reports.append(f"{title}{report}" + (f"\nkept in {kept}" if kept else ""))
     return reports
+
+
+def crashed(folder: str, status: ExitStatus, asked: bool = False) -> list[tuple[str, int | None]]:
+    """(label, the signal, None where only its stacks tell it) of each process of the program that crashed."""
+    if not folder or not os.path.isdir(folder):
+        return []
+    signum = status.signal if status.signal in CRASHES or (status.signal == signal.SIGKILL and not asked) else None
+    labels = crashed_labels(folder)
+    if signum is not None and MAIN not in labels:
+        labels.insert(0, MAIN)
+    if signum is None:  # it survived the fault, or was ended by another signal
+        labels = [each for each in labels if each != MAIN]
+    return [(label, signum if label == MAIN else None) for label in labels]
 
 
 def _log(folder: Path, label: str) -> Path:

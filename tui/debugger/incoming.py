@@ -16,12 +16,14 @@ from typing import Any
 
 from adbg.engine.errors import AdbgError, CommandError, DebuggeeGone
 from adbg.engine.protocol import messages as protocol
-from adbg.engine.protocol.messages import ProcessInfo
+from adbg.engine.protocol.messages import Finding, ProcessInfo
 from adbg.engine.types import ExitStatus, NodeStop
 from adbg.tui.debugger import events
 from adbg.tui.debugger.client import Client, initialize
-from adbg.tui.debugger.crashes import crash_reports
+from adbg.tui.debugger.crashes import crash_reports, crashed
+from adbg.tui.debugger.findings.crash import crash_finding
 from adbg.tui.debugger.findings.hangs import hang_finding
+from adbg.tui.debugger.findings.kinds import CRASHED
 from adbg.tui.debugger.findings.store import Findings
 from adbg.tui.debugger.job.aftermath import verdict_after
 from adbg.tui.debugger.job.look import verdict_on
@@ -234,16 +236,30 @@ class Incoming:
         finally:
             self._looking.release()
 
-    def _ranks_apart(self, run: Run) -> None:
+    def _ranks_apart(self, run: Run) -> bool:
         """Whether a rank was killed because the ranks called different collectives."""
         verdict = verdict_after(self._program.folder) if len(run.processes) > 1 else None
         if verdict is None:
-            return
+            return False
         if self._settings.diagnosis is None:
             self._model.notice("error", "\n".join(hang_lines(verdict, recorded=True)))
+        else:
+            self._found(hang_finding(verdict, over=True), run)
+        return True
+
+    def _crashes(self, status: ExitStatus, run: Run) -> None:
+        """Findings of processes that a signal killed."""
+        diagnosis = self._settings.diagnosis
+        if diagnosis is None or (diagnosis.only and CRASHED not in diagnosis.only):
             return
-        finding, process = hang_finding(verdict, over=True), run.processes[0]
-        if finding is not None and (what := self.findings.add_of_job(process, finding)):
+        folder = self._program.folder
+        for label, signum in crashed(folder, status, bool(run.ended_by)):
+            self._found(crash_finding(folder, label, signum), run)
+
+    def _found(self, finding: Finding | None, run: Run) -> None:
+        """Of what no process can tell any more."""
+        process = run.processes[0] if run.processes else None
+        if finding is not None and process is not None and (what := self.findings.add_of_job(process, finding)):
             self._model.tell(events.Found(process, finding, what, of_job=True))
 
     def _backward_began(self, process: Process, body: protocol.BackwardBegin, run: Run) -> None:
@@ -346,7 +362,8 @@ class Incoming:
         deadline = time.monotonic() + 2
         for process in model.processes:
             process.client.wait_end(max(0.0, deadline - time.monotonic()))
-        self._ranks_apart(run)
+        if not self._ranks_apart(run):
+            self._crashes(status, run)
         for report in crash_reports(self._program.folder, bool(self._program.run_dir), status, bool(run.ended_by)):
             model.notice("error", report)
         with model.changed:

@@ -245,6 +245,9 @@ class Watcher:
 
     def loader(self, event: LoaderEvent) -> None: ...
 
+    def worker_begins(self) -> None:
+        """In the process of a loader's worker, before its first batch: nothing else is told there."""
+
 
 class Tap(abc.ABC):
     """One need, served by standing in for something of the framework's. ``put_in`` and ``take_out`` run on a thread of

@@ -227,7 +227,9 @@ def test_kinds_are_those_of_the_detectors() -> None:
     """Read from their files here, and from the classes themselves, which only the program imports."""
     from adbg.engine.diagnosis.detector import known
 
-    assert kinds.kinds() == tuple(sorted({kinds.REPEATED, *(kind for each in known() for kind in each.kinds)}))
+    assert kinds.kinds() == tuple(
+        sorted({kinds.REPEATED, kinds.CRASHED, *(kind for each in known() for kind in each.kinds)})
+    )
     texts = [(each.kinds, each.docstring.split()) for each in kinds.detectors()]  # several may find the same kind
     for each in known():
         assert (each.kinds, (each.__doc__ or "").split()) in texts

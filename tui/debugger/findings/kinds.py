@@ -19,6 +19,7 @@ from adbg.engine.errors import CommandError
 from adbg.engine.places import parsed
 
 REPEATED = "run-differs"  # of two runs that are compared here: no detector's
+CRASHED = "crash"  # of a process that cannot tell any more: nor this one
 LABELS = ("Evidence", "Mistaken for", "Cost")  # of the paragraphs of a detector's docstring behind the first
 _WORDS = re.compile(r"[A-Z][a-z]*")
 _DETECTORS = Path(engine.__path__[0]) / "diagnosis" / "detectors"
@@ -63,7 +64,7 @@ def read(source: str, family: str) -> Iterator[DetectorText]:
 
 def kinds() -> tuple[str, ...]:
     """All kinds, in the order of the alphabet."""
-    return tuple(sorted({REPEATED, *(kind for each in detectors() for kind in each.kinds)}))
+    return tuple(sorted({REPEATED, CRASHED, *(kind for each in detectors() for kind in each.kinds)}))
 
 
 def check(asked: list[str]) -> list[str]:

@@ -15,13 +15,15 @@ from adbg.engine.backends.base import LoaderEvent, Need, Tap, Watcher
 from adbg.engine.backends.common.observing.stand_ins import StandIns
 from adbg.engine.backends.common.tracebacks import strip_own
 from adbg.engine.backends.common.user_files import FrameFilter
+from adbg.engine.outside import suppress
 
 _BATCHES = 3  # of each function, whose samples are handed over
 
 
 class LoadersTap(Tap):
-    """``loader``: the class whose ``__iter__`` begins a pass; ``fetcher``: the one whose ``fetch`` gives a batch. In
-    the processes of workers nothing is told."""
+    """``loader``: the class whose ``__iter__`` begins a pass; ``fetcher``: the one whose ``fetch`` gives a batch;
+    ``signals``: (module, name) of the function by which the process of a worker gets its handlers of fatal signals.
+    There it is told that one begins, when they are in place, and nothing else."""
 
     need = Need.LOADERS
 
@@ -32,6 +34,7 @@ class LoadersTap(Tap):
         unseen: Callable[[], AbstractContextManager[Any]],
         loader: Any,
         fetcher: Any,
+        signals: tuple[Any, str] = (None, ""),
     ) -> None:
         self._frames = frames
         self._stand_ins = stand_ins
@@ -39,18 +42,27 @@ class LoadersTap(Tap):
         self._loader, self._fetcher = loader, fetcher
         self._watcher: Watcher | None = None
         self._process = 0
+        self._signals = signals
+        self._worker_begins: Callable[[], None] | None = None
+        self._asked_at_forks = False
         self._seen: dict[int, int] = {}  # batches, by the code of the function
 
     def put_in(self, watcher: Watcher) -> None:
         self._watcher = watcher
         self._process = os.getpid()
         self._seen = {}
+        self._worker_begins = watcher.worker_begins
+        if not self._asked_at_forks and hasattr(*self._signals):
+            self._asked_at_forks = True  # once: Python takes none back
+            os.register_at_fork(after_in_child=self._in_child)
         if self._loader is not None:
             self._stand_ins.put(self._loader, "__iter__", self._begins)
         if self._fetcher is not None:
             self._stand_ins.put(self._fetcher, "fetch", self._fetching, self._fetched)
 
     def take_out(self) -> None:
+        if os.getpid() == self._process:  # not where adbg leaves a child that has been forked
+            self._worker_begins = None
         self._watcher = None
         self._stand_ins.restore()
 
@@ -58,6 +70,23 @@ class LoadersTap(Tap):
         if self._watcher is not None:
             with self._unseen():
                 self._watcher.loader(event)
+
+    def _in_child(self) -> None:
+        """The child may become a worker: whatever else it does, it calls no such function."""
+        tell, (owner, name) = self._worker_begins, self._signals
+        if tell is None:
+            return
+        original = getattr(owner, name)
+
+        def set_handlers(*args: Any, **kwargs: Any) -> Any:
+            setattr(owner, name, original)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                with suppress(Exception):
+                    tell()
+
+        setattr(owner, name, set_handlers)
 
     def _begins(self, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType) -> Any:
         loader = args[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from paddle.base import core
 from paddle.io import DataLoader
 from paddle.io.dataloader import fetcher
 
@@ -29,6 +30,13 @@ def taps(frames: FrameFilter, modules: Modules) -> Sequence[Tap]:
         FunctionsTap(frames),
         HooksTap(frames),
         RecomputesTap(frames, operators),
-        LoadersTap(frames, StandIns(static), unseen, DataLoader, getattr(fetcher, "_MapDatasetFetcher", None)),
+        LoadersTap(
+            frames,
+            StandIns(static),
+            unseen,
+            DataLoader,
+            getattr(fetcher, "_MapDatasetFetcher", None),
+            (core, "_set_process_signal_handler"),
+        ),
         operators,
     )

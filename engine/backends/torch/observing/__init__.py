@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch.utils.data import DataLoader
-from torch.utils.data._utils import fetch
+from torch.utils.data._utils import fetch, signal_handling
 
 from adbg.engine.backends.base import Tap
 from adbg.engine.backends.common.observing.loaders import LoadersTap
@@ -32,7 +32,12 @@ def taps(frames: FrameFilter, modules: Modules, address: Callable[[Any], int] = 
         HooksTap(frames, address),
         RecomputesTap(frames),
         LoadersTap(
-            frames, TorchStandIns(), private.undisturbed, DataLoader, getattr(fetch, "_MapDatasetFetcher", None)
+            frames,
+            TorchStandIns(),
+            private.undisturbed,
+            DataLoader,
+            getattr(fetch, "_MapDatasetFetcher", None),
+            (signal_handling, "_set_worker_signal_handlers"),
         ),
         OperatorTap(),
     )

@@ -8,7 +8,7 @@ from typing import Any
 from adbg.engine.backends.base import Backend
 from adbg.engine.diagnosis.detectors.numbers.values import numbers
 from adbg.engine.diagnosis.source import assigned_names, called_name, inside, nodes_of, parameters_of, scope_at
-from adbg.engine.diagnosis.values import Step, attribute, value_of
+from adbg.engine.diagnosis.values import Step, attribute, is_users, value_of
 from adbg.engine.types import SourceLine
 
 
@@ -111,3 +111,25 @@ def given_by(line: SourceLine) -> SourceLine:
     if value is None:
         return line
     return SourceLine(line.file, value.lineno, getattr(scope_at(line.file, value.lineno), "name", "<module>"))
+
+
+def layer_of(steps: list[Step], place: int) -> tuple[SourceLine, str] | None:
+    """The line that made the module of the framework's whose forward failed, in the class that holds it."""
+    failed = next(
+        (holder for holder in (self_of(frame) for frame, _ in reversed(steps[place + 1 :])) if holder is not None),
+        None,
+    )
+    if failed is None or not hasattr(failed, "training"):
+        return None
+    for frame, _ in reversed(steps[: place + 1]):
+        owner = self_of(frame)
+        path = path_to(owner, failed) if owner is not None and is_users(frame) else None
+        if owner is not None and path is not None:
+            file = frame.f_code.co_filename
+            found = made_in(file, path, owner=type(owner).__name__)
+            if found:
+                return SourceLine(file, found, "__init__"), f"self.{'.'.join(path)} ({type(failed).__name__})"
+        for name, value in ((n, value_of(frame, ast.Name(n))) for n in frame.f_code.co_names):
+            if value is failed and is_users(frame) and (found := made_in(frame.f_code.co_filename, [name], False)):
+                return SourceLine(frame.f_code.co_filename, found, "<module>"), name
+    return None

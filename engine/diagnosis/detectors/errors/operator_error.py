@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Collection
 from typing import Any
@@ -14,10 +13,11 @@ from adbg.engine.diagnosis.detectors.errors.counts import count_of
 from adbg.engine.diagnosis.detectors.errors.datasets import item_line
 from adbg.engine.diagnosis.detectors.errors.foreign import kept_in
 from adbg.engine.diagnosis.detectors.errors.inference import is_refused, refused, told_of
+from adbg.engine.diagnosis.detectors.errors.killed_worker import is_of_worker
 from adbg.engine.diagnosis.detectors.errors.kinds import of_types, other_kind
 from adbg.engine.diagnosis.detectors.errors.label_range import from_one
 from adbg.engine.diagnosis.detectors.errors.last_batch import alone
-from adbg.engine.diagnosis.detectors.errors.layers import given_by, made_in, outside, path_to, self_of, weights_of
+from adbg.engine.diagnosis.detectors.errors.layers import given_by, layer_of, outside, weights_of
 from adbg.engine.diagnosis.detectors.errors.states import state_of
 from adbg.engine.diagnosis.detectors.errors.tables import table_of
 from adbg.engine.diagnosis.source import expression_at, operands_of
@@ -31,7 +31,6 @@ from adbg.engine.diagnosis.values import (
     steps_of,
     tensor_locals,
     tensors_at,
-    value_of,
 )
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.post_mortem import named
@@ -93,6 +92,8 @@ class OperatorError(Detector):
         backend = self.facts.backend
         name = named(error, backend)
         if not isinstance(error, Exception) or name in self._told or self._is_cut(self._no_graph.get(name)):
+            return
+        if is_of_worker(error):
             return
         steps = steps_of(error)
         users = [place for place, (frame, _) in enumerate(steps) if is_users(frame)]
@@ -272,7 +273,7 @@ class OperatorError(Detector):
         other = self._state(error, steps, place, text, operands) or self._other_batch(steps, place, error, text, inputs)
         if other is not None:
             return other
-        layer = self._layer(steps, place)
+        layer = layer_of(steps, place)
         if layer is not None:
             line, name = given_by(layer[0]) if _BEYOND.search(text) else layer[0], layer[1]
             which = "".join(f", {x} {self._meta(v)}{outside(self.facts.backend, steps, v)}" for x, v in inputs[:1])
@@ -407,24 +408,3 @@ class OperatorError(Detector):
 
     def _shape(self, value: Any) -> tuple[int, ...]:
         return tuple(self.facts.backend.meta(value).shape or ())
-
-    def _layer(self, steps: list[Step], place: int) -> tuple[SourceLine, str] | None:
-        """The line that made the module of the framework's whose forward failed, in the class that holds it."""
-        failed = next(
-            (holder for holder in (self_of(frame) for frame, _ in reversed(steps[place + 1 :])) if holder is not None),
-            None,
-        )
-        if failed is None or not hasattr(failed, "training"):
-            return None
-        for frame, _ in reversed(steps[: place + 1]):
-            owner = self_of(frame)
-            path = path_to(owner, failed) if owner is not None and is_users(frame) else None
-            if owner is not None and path is not None:
-                file = frame.f_code.co_filename
-                found = made_in(file, path, owner=type(owner).__name__)
-                if found:
-                    return SourceLine(file, found, "__init__"), f"self.{'.'.join(path)} ({type(failed).__name__})"
-            for name, value in ((n, value_of(frame, ast.Name(n))) for n in frame.f_code.co_names):
-                if value is failed and is_users(frame) and (found := made_in(frame.f_code.co_filename, [name], False)):
-                    return SourceLine(frame.f_code.co_filename, found, "<module>"), name
-        return None

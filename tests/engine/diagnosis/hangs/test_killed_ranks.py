@@ -113,7 +113,7 @@ def train(rank, world):
         nn.functional.mse_loss(model(x), y).backward()
         dist.all_reduce(torch.ones(3))
         if step == 12 and rank == 1:
-            ctypes.string_at(0)
+            ctypes.string_at(0)  # CAUSE
 """
 #: the words that the message has, and what the killed rank told of its last call
 CASES: dict[str, tuple[str, str, str]] = {
@@ -190,6 +190,8 @@ def test_what_the_ranks_of_paddle_called_last(tmp_path: Path, who: str) -> None:
 
 @only("torch", "of what gloo ends on torch")
 def test_a_rank_that_dies_of_something_else(tmp_path: Path) -> None:
-    _, found, outcome = diagnosed(tmp_path, OTHERWISE)
+    text, found, outcome = diagnosed(tmp_path, OTHERWISE)
     assert "SIGSEGV" in str(outcome) or "Segmentation fault" in str(outcome), str(outcome)
     assert "hang" not in [each["kind"] for each in found], str(outcome)
+    assert [each["kind"] for each in found[:1]] == ["crash"], str(outcome)
+    assert found[0]["cause"]["line"] == line_of(text, "# CAUSE"), str(outcome)
