@@ -7,9 +7,10 @@ last of these, the Python stacks tell that ``faulthandler`` left.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,13 +45,14 @@ def facts_of_run(run_dir: str | os.PathLike[str]) -> list[RankFacts]:
     found: dict[int, RankFacts] = {}
     unknown: list[RankFacts] = []
     idle: dict[int, RankFacts] = {}  # called none that is known: what C++ calls, as DDP's reducer does, has no row
+    killed = _killed_at(folder, crashed)
     for label in labels(folder):
         try:
             reader = RunReader(folder, label)
         except CommandError:  # cut off before its first event
             continue
         try:
-            rank, facts = reader.info.get("rank"), _rank(reader, _kept(folder, label), label in crashed)
+            rank, facts = reader.info.get("rank"), _rank(reader, _kept(folder, label), label in crashed, killed)
             if facts.at is not None and not facts.at.frames and facts.life is not Life.ENDED:
                 facts = replace(facts, at=replace(facts.at, frames=_last_seen(folder, label)))
         finally:
@@ -113,6 +115,13 @@ def _kept(folder: Path, label: str) -> tuple[list[Collective], list[ProcessGroup
     return rows, groups
 
 
+def _killed_at(folder: Path, crashed: Iterable[str]) -> float:
+    """When the first rank was killed in its collective: one that ended after that, for it lost its connection, did not
+    end by itself. inf: none was."""
+    rows = [rows[-1] for rows in (_kept(folder, label)[0] for label in crashed) if rows and rows[-1].state == "called"]
+    return min((row.begun or math.inf for row in rows), default=math.inf)
+
+
 def _last_seen(folder: Path, label: str) -> list[SourceLine]:
     """The forward line of the last node that the crash journal has, of one that was killed before its record was
     written: near where it was. Not of a leaf, which was made long before."""
@@ -125,23 +134,26 @@ def _last_seen(folder: Path, label: str) -> list[SourceLine]:
 
 
 def _rank(
-    reader: RunReader, kept: tuple[Sequence[Collective], Sequence[ProcessGroup]], crashed: bool
+    reader: RunReader, kept: tuple[Sequence[Collective], Sequence[ProcessGroup]], crashed: bool, killed: float
 ) -> RankFacts:  # fmt: skip
+    """``killed``: when the first rank was killed."""
     info = reader.info
     rows = reader.collectives(ROWS)
     known = max((row.id for row in rows), default=0)
     later = [row for row in kept[0] if row.id > known]
-    over = {row.thread for row in later}  # what such a thread was in has returned since
-    rows = [replace(row, state="unknown") if row.state in OPEN and row.thread in over else row for row in rows] + later
+    gone = {row.thread for row in later}  # what such a thread was in has returned since
+    rows = [replace(row, state="unknown") if row.state in OPEN and row.thread in gone else row for row in rows] + later
     groups = _groups(info) or list(kept[1])
     calls = reader.backwards()
     last = calls[-1] if calls else None
-    inside = last is not None and last.us is None
+    over = info.get("ended") or 0.0
+    outlived = over > killed
+    inside = last is not None and (last.us is None or outlived)
     frames = [_place(last.file, last.line)] if last is not None and inside and last.file else []
     if not frames and rows and rows[-1].place is not None:
         frames = [rows[-1].place]
     state = reader.state
-    life = Life.ENDED if info.get("ended") else Life.DIED if crashed and state == "crashed" else Life.RUNNING
+    life = Life.ENDED if over and not outlived else Life.DIED if crashed and state == "crashed" else Life.RUNNING
     body = CollectivesBody(
         rank=_number(info.get("rank")),
         pid=_number(info.get("pid")),

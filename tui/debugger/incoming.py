@@ -253,8 +253,8 @@ class Incoming:
         if diagnosis is None or (diagnosis.only and CRASHED not in diagnosis.only):
             return
         folder = self._program.folder
-        for label, signum in crashed(folder, status, bool(run.ended_by)):
-            self._found(crash_finding(folder, label, signum), run)
+        for number, (label, signum) in enumerate(crashed(folder, status, bool(run.ended_by))):
+            self._found(crash_finding(folder, label, signum, number), run)
 
     def _found(self, finding: Finding | None, run: Run) -> None:
         """Of what no process can tell any more."""

@@ -25,8 +25,9 @@ _MEANS = {
 }
 
 
-def crash_finding(folder: str, label: str, signum: int | None) -> Finding | None:
-    """None where no Python stack of the crash was left: the journal alone names no line."""
+def crash_finding(folder: str, label: str, signum: int | None, number: int = 0) -> Finding | None:
+    """None where no Python stack of the crash was left: the journal alone names no line. ``number``: which process of
+    those that crashed, from 0."""
     crash = crash_of(Path(folder), label, signum) if folder and os.path.isdir(folder) else None
     if crash is None or not crash.frames:
         return None
@@ -36,7 +37,7 @@ def crash_finding(folder: str, label: str, signum: int | None) -> Finding | None
     if place is not None:
         text = linecache.getline(place.file, place.line).strip()
         cause = Cause(os.path.abspath(place.file), place.line, place.function, text)
-    id, confidence = _ID + (int(label) if label.isdigit() else 0), 0.75 if place is not None else 0.5
+    id, confidence = _ID + number, 0.75 if place is not None else 0.5
     found = Finding(
         id, CRASHED, "error", confidence, _message(crash, place, itself), cause=cause, evidence=_evidence(crash)
     )

@@ -35,6 +35,15 @@ TAIL = """
 if __name__ == "__main__":
     mp.spawn(train, args=(2,), nprocs=2)
 """
+# The other rank is not ended by the launcher: it loses its connection, raises, and ends in good order.
+ALONE = """
+if __name__ == "__main__":
+    ranks = [mp.get_context("spawn").Process(target=train, args=(rank, 2)) for rank in range(2)]
+    for each in ranks:
+        each.start()
+    for each in ranks:
+        each.join()
+"""
 # A helper with a collective, which one rank alone is let into.
 ONE_RANK = """
 def validate(model, x, y):
@@ -124,8 +133,8 @@ CASES: dict[str, tuple[str, str, str]] = {
 }
 
 
-def diagnosed(folder: Path, body: str) -> tuple[str, list[dict[str, Any]], Outcome]:
-    text = (HEAD.replace('"PORT"', f'"{free_port()}"') + body + TAIL).lstrip()
+def diagnosed(folder: Path, body: str, tail: str = TAIL) -> tuple[str, list[dict[str, Any]], Outcome]:
+    text = (HEAD.replace('"PORT"', f'"{free_port()}"') + body + tail).lstrip()
     (folder / "train.py").write_text(text)
     outcome = adbg("diagnose", "--json", "--timeout", "70", folder / "train.py", cwd=folder, limit=150)
     return text, [each for each in findings(outcome) if each["severity"] != "note"], outcome
@@ -147,6 +156,14 @@ def test_what_the_ranks_called_last(tmp_path: Path, name: str) -> None:
     assert gone is not None
     calls = re.findall(rf"^CALLS {gone[1]} (.*)$", outcome.program_output, re.MULTILINE)
     assert calls and told in calls[-1], str(outcome)
+
+
+@only("torch", "the jobs are started by torch's own means")
+def test_a_rank_that_ends_for_it_has_lost_the_killed_one(tmp_path: Path) -> None:
+    text, found, outcome = diagnosed(tmp_path, UNEVEN, ALONE)
+    hangs = [each for each in found if each["kind"] == "hang"]
+    assert len(hangs) == 1 and hangs[0]["cause"]["line"] == line_of(text, "# CAUSE"), str(outcome)
+    assert "did not come to all_reduce" in hangs[0]["message"], str(outcome)
 
 
 PADDLE = """
