@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, OptimizerEvent, detector
+from adbg.engine.diagnosis.detectors.aliases.no_leaves import NoLeaves, line_renewed, listed, words_renewed
 from adbg.engine.diagnosis.detectors.graphs.by_hand import BY_HAND, IDLE, ByHand
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place
 from adbg.engine.diagnosis.detectors.graphs.flow import UNRECORDED, Cut, Flow, Known, bits_of, is_shown
@@ -17,7 +18,6 @@ from adbg.engine.diagnosis.detectors.graphs.rounded import Rounded
 from adbg.engine.diagnosis.detectors.graphs.switched import is_off, tell_off, tell_unwatched
 from adbg.engine.diagnosis.detectors.graphs.switches import cause_of, words_of
 from adbg.engine.diagnosis.facts import Facts
-from adbg.engine.frames import locals_of
 from adbg.engine.protocol.messages import Finding, FoundAt
 from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
@@ -63,6 +63,7 @@ class NoGradient(Detector):
         self._flow = Flow()
         self._by_hand = ByHand(facts)
         self._rounded = Rounded(facts, self._flow)
+        self._no_leaves = NoLeaves(facts, self._flow)
         facts.born, facts.written = self._flow.born, self._flow.written
         self._given = 0  # bits of leaves that got a gradient
         self._asked = 0  # of those that a gradient of theirs was asked for of, as autograd.grad does
@@ -112,7 +113,7 @@ class NoGradient(Detector):
             return
         self._seen = True
         if call.name == "grad":
-            self._read(call)
+            self._no_leaves.read(call)
             return
         if not call.name.startswith("set_") or call.name == "set_value":
             self._flow.note(call)
@@ -219,7 +220,7 @@ class NoGradient(Detector):
                 tell_unwatched(self.facts, running, error)
             return
         cut = cuts[0]
-        names = self._names(cut.lost)
+        names = self._no_leaves.names(cut.lost)
         message = f"backward at {place(location)} has no graph to go through: {self._words(cut)}"
         evidence = [f"{cut.name} at {place(line_of(cut.lines))} took what depends on {names}"] if names else []
         evidence.append(f"backward raised: {running.call.error_text(error).splitlines()[0][:160]}")
@@ -227,7 +228,7 @@ class NoGradient(Detector):
         cause = self._cause(cut)
         self.facts.tell(
             Finding(0, "no-gradient", "error", 0.95, message, None, running.call.number, None, line_of(cut.lines),
-                    self.facts.cause(cause), evidence, _next(cause))
+                    self.facts.cause(cause), evidence, listed(cause))
         )  # fmt: skip
 
     # ---- judging
@@ -260,7 +261,7 @@ class NoGradient(Detector):
                 continue
             if held.maker is not None:
                 proof = f"{held.name} of an optimizer is that tensor, and its .grad is None"
-                self._non_leaf(held.maker, proof, held.name)
+                self._no_leaves.tell(held.maker, proof, held.name)
                 continue
             idle = held.owned != 0 and not stepped  # it may be trained later
             if idle and (early or not self._is_held(held)):
@@ -311,14 +312,6 @@ class NoGradient(Detector):
             lost = next((cut for cut in meant if not (cut.copies and cut.lost & self._given)), None)
         return lost
 
-    def _names(self, bits: int) -> str:
-        found = []
-        for leaf in self._flow.leaves.values():
-            value = leaf.ref()
-            if value is not None and bits >> leaf.place & 1:
-                found.append(self.facts.title_of(value) or f"the leaf of {place(leaf.born)}")
-        return self.facts.some(found) if found else ""
-
     def _tell_cut(self, key: tuple[Any, ...], cut: Cut, members: list[Held]) -> None:
         facts = self.facts
         names = facts.some([held.name for held in members])
@@ -332,7 +325,7 @@ class NoGradient(Detector):
         severity, confidence = ("error", 0.92) if not key[0] else ("note", 0.4)
         told = facts.tell(
             Finding(0, "no-gradient", severity, confidence, f"{names} {verb}: {self._words(cut)}", None, None, None,
-                    line_of(cut.lines), facts.cause(cause), evidence, _next(cause))
+                    line_of(cut.lines), facts.cause(cause), evidence, listed(cause))
         )  # fmt: skip
         self._note(key, told, members)
 
@@ -371,50 +364,14 @@ class NoGradient(Detector):
         leaves = [leaf for leaf in self._flow.leaves.values() if bits >> leaf.place & 1]
         self.facts.about[told] = frozenset(id(value) for leaf in leaves if (value := leaf.ref()) is not None)
 
-    # ---- tensors that are no leaves
-
-    def _read(self, call: OperatorCall) -> None:
-        """The script reads ``.grad``."""
-        value = call.operands[0]
-        known = self._flow.of(value)
-        if known is None or value.is_leaf or getattr(value, "retains_grad", False) or call.results:
-            return
-        self._non_leaf(known, f".grad is read at {place(line_of(call.lines))} and is None", "a tensor")
-
     def uncaught(self, error: BaseException) -> None:
-        if "non-leaf" not in str(error):
-            return
-        trace = error.__traceback__
-        while trace is not None:
-            for value in locals_of(trace.tb_frame).values() if trace.tb_next is None else ():
-                known = self._flow.of(value) if self.facts.backend.is_tensor(value) and not value.is_leaf else None
-                if known is not None:
-                    self._non_leaf(known, f"raised: {error}", "what the optimizer is given")
-                    return
-            trace = trace.tb_next
-
-    def _non_leaf(self, known: Known, proof: str, what: str) -> None:
-        facts = self.facts
-        line = known.line
-        message = f"{what} has no .grad: {known.name} at {place(line)} made it, so it is no leaf"
-        evidence = [
-            proof,
-            f"{known.name} at {place(line)} made it of {self._names(known.values) or 'a leaf'}, which is the leaf",
-        ]
-        facts.tell(
-            Finding(0, "non-leaf-gradient", "error", 0.9, message, None, None, None, line, facts.cause(line), evidence,
-                    _next(line))
-        )  # fmt: skip
+        self._no_leaves.uncaught(error)
 
     # ---- words and lines
 
     def _cause(self, cut: Cut) -> SourceLine | None:
-        return cause_of(cut, self._flow.cuts, sum({1 << held.place for held in self._held.values()}))
+        held = sum({1 << held.place for held in self._held.values()})
+        return line_renewed(cut) or cause_of(cut, self._flow.cuts, held)
 
     def _words(self, cut: Cut) -> str:
-        return words_of(cut, place(self._cause(cut)))
-
-
-def _next(line: SourceLine | None) -> list[str]:
-    """No breakpoint: a line that cuts the graph makes no node."""
-    return [f"list {place(line)}", "info params"] if line is not None else ["info params"]
+        return words_renewed(self.facts, cut) or words_of(cut, place(self._cause(cut)))
