@@ -71,6 +71,37 @@ def asked_in(trace: TracebackType | None) -> list[tuple[str, Any]]:
     return [(name, known[name]) for name in names if name in known]
 
 
+def overwritten_at(line: SourceLine) -> SourceLine | None:
+    """The next statement of the same block that gives the name that the one at ``line`` gave a value another one, which
+    is not made of it; None where the name is read before that."""
+    for parent in nodes_of(line.file):
+        for body in (getattr(parent, "body", ()), getattr(parent, "orelse", ())):
+            statements: list[ast.stmt] = body if isinstance(body, list) else []  # a lambda's is an expression
+            at = _statement_in(statements, line.line)
+            if at is not None:
+                found = _given_again(statements[at:])
+                return SourceLine(line.file, found, line.function) if found else None
+    return None
+
+
+def _statement_in(body: list[ast.stmt], line: int) -> int | None:
+    return next((at for at, each in enumerate(body) if isinstance(each, ast.Assign) and _covers(each, line)), None)
+
+
+def _given_again(body: list[ast.stmt]) -> int:
+    names = assigned_names(body[0])
+    for statement in body[1:] if len(names) == 1 else ():
+        reads = any(
+            isinstance(each, ast.Name) and each.id == names[0] and isinstance(each.ctx, ast.Load)
+            for each in ast.walk(statement)
+        )
+        if reads or isinstance(statement, ast.AugAssign):
+            return 0
+        if assigned_names(statement) == names:
+            return statement.lineno
+    return 0
+
+
 def line_renewed(cut: Cut) -> SourceLine | None:
     """Where an update under ``no_grad`` takes the place of the leaf, instead of being written into it."""
     line = line_of(cut.lines) if cut.why == UNRECORDED and cut.copies else None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adbg.engine.backends.base import OperatorCall
-from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, writes
+from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, shape, writes
 from adbg.engine.diagnosis.source import called_name, nodes_of
 from adbg.engine.types import SourceLine
 
@@ -34,6 +34,7 @@ ROUNDS = frozenset({"round", "floor", "ceil", "sign", "sgn", "trunc", "fix", "he
 MAKES_LEAF = "Parameter"  # of a tensor that has a graph
 UNRECORDED = "it is computed under no_grad"
 _MOST = 8000
+_SCALARS = 256
 
 
 @dataclass(slots=True)
@@ -73,12 +74,22 @@ class Cut:
     copies: bool = False
 
 
+@dataclass(slots=True)
+class Scalar:
+    """A single number with a graph: a loss, or a term of one. ``leaves``: bits of those that it has gradients of."""
+
+    name: str
+    line: SourceLine
+    leaves: int
+
+
 class Flow:
     def __init__(self) -> None:
         self.known: dict[int, Known] = {}
         self.leaves: dict[int, Leaf] = {}
         self.cuts: list[Cut] = []
         self.rounds: list[Cut] = []
+        self.scalars: dict[tuple[str, SourceLine | None], Scalar] = {}  # with a graph, in order
         self.escapes: list[Cut] = []  # in order, the last of each place after the others
         self._cut_at: dict[tuple[str, SourceLine | None], int] = {}
         self._round_at: dict[tuple[str, SourceLine | None], int] = {}
@@ -164,6 +175,8 @@ class Flow:
             if lost:
                 told = Cut(name, lines, self._why(call, result), copies=all(each.is_leaf for each in call.operands))
                 cut = 1 << self._at(self._cut_at, self.cuts, told, lost)
+            if reaching and line is not None and shape(result) in ([], [1]):
+                self._single(name, line, reaching)
             every = cuts | cut
             counted = every if "int" in str(result.dtype) else cuts & ~direct  # no mask: that is a gate of values
             self._set(result, Known(weakref.ref(result), values, reaching, every, rounds | turn, line, name, counted))
@@ -200,6 +213,16 @@ class Flow:
             cut = 1 << self._at(self._cut_at, self.cuts, told, was)
             known.cuts, known.counted = known.cuts | cut, known.counted & ~cut
         return known.values, known.gradients, known.cuts, known.rounds, known.cuts & ~known.counted
+
+    def _single(self, name: str, line: SourceLine, leaves: int) -> None:
+        known = self.scalars.pop((name, line), None)
+        if len(self.scalars) < _SCALARS:
+            leaves |= known.leaves if known is not None else 0
+            self.scalars[name, line] = Scalar(name, line, leaves)
+
+    def last_of(self, bit: int) -> Scalar | None:
+        """The last number that was made of a leaf."""
+        return next((each for each in reversed(self.scalars.values()) if each.leaves >> bit & 1), None)
 
     def _set(self, value: Any, known: Known) -> None:
         if len(self.known) > _MOST:

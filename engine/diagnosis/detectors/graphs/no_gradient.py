@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, OptimizerEvent, detector
-from adbg.engine.diagnosis.detectors.aliases.no_leaves import NoLeaves, line_renewed, listed, words_renewed
+from adbg.engine.diagnosis.detectors.aliases.no_leaves import (
+    NoLeaves,
+    line_renewed,
+    listed,
+    overwritten_at,
+    words_renewed,
+)
 from adbg.engine.diagnosis.detectors.graphs.by_hand import BY_HAND, IDLE, ByHand
 from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place
 from adbg.engine.diagnosis.detectors.graphs.flow import UNRECORDED, Cut, Flow, Known, bits_of, is_shown
@@ -336,7 +342,15 @@ class NoGradient(Detector):
         one = len(members) == 1
         evidence = [f".grad of {names} is None after {facts.iteration} backwards"]
         line = first.used or first.born
-        if first.used is not None:
+        loss = self._flow.last_of(first.place) if first.used is not None else None
+        if loss is not None:
+            over = overwritten_at(loss.line)
+            line = over or loss.line
+            message = f"{names} never {'gets' if one else 'get'} a gradient: {loss.name} at {place(loss.line)} "
+            message += f"computes a number with {'it' if one else 'them'}, and no backward starts from that"
+            message += f"; {place(over)} gives its name another value" if over is not None else ""
+            evidence.append(f"{place(loss.line)}: {facts.text_of(loss.line)}")
+        elif first.used is not None:
             message = f"{names} never {'gets' if one else 'get'} a gradient: nothing of what {place(line)} makes of "
             message += f"{'it' if one else 'them'} reaches a loss"
             evidence.append(f"used at {place(line)}: {facts.text_of(first.used)}")
@@ -346,7 +360,7 @@ class NoGradient(Detector):
             if line is not None:
                 evidence.append(f"made at {place(line)}, in an optimizer, and in no forward of the sampled iterations")
         evidence += [key[0]] * bool(key[0])
-        severity, confidence = ("warning", 0.65) if not key[0] else ("note", 0.4)
+        severity, confidence = ("warning", 0.65 if loss is None else 0.8) if not key[0] else ("note", 0.4)
         if first.used is None:  # of a head for another stage of the training
             severity, confidence = "note", 0.45
             evidence.append("whether it is to be trained here decides it")

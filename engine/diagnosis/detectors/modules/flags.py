@@ -102,7 +102,7 @@ class ModuleFlags(Detector):
     @staticmethod
     def _set_at(flag: str, name: str, call: ModuleCall) -> SourceLine | None:
         """The line that sets it on what has the module's name; else the only one that sets it on no loop variable."""
-        found = [each for file in _files(call) for each in _assigned(file, flag)]
+        found = [each for file in files_of(call) for each in set_in(file, flag)]
         mine = [line for line, base in found if base == name]
         plain = [(line, base) for line, base in found if base != "*"]
         if not mine and len(plain) == 1 and plain[0][1] != "self":  # what a class sets on itself it may read
@@ -120,14 +120,14 @@ def _is_own(kind: type, flag: str) -> bool:
     return False
 
 
-def _files(call: ModuleCall) -> Iterator[str]:
+def files_of(call: ModuleCall) -> Iterator[str]:
     """Of the class of the module, of who called it and of the script."""
     made = (sys.modules.get(name) for name in (type(call.module).__module__, "__main__"))
     files = [call.line.file if call.line is not None else "", *(getattr(each, "__file__", None) or "" for each in made)]
     yield from dict.fromkeys(file for file in files if file and is_programs(file))
 
 
-def _assigned(file: str, flag: str) -> Iterator[tuple[SourceLine, str]]:
+def set_in(file: str, flag: str) -> Iterator[tuple[SourceLine, str]]:
     """(line, last name of what it is set on; "*" for the variable of a loop over parameters)."""
     nodes = list(nodes_of(file))
     loops = {

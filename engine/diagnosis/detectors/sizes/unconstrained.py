@@ -54,7 +54,7 @@ def _too_large(facts: Facts, op: str, operand: Any) -> tuple[str, SourceLine | N
                 "large, as it was initialised: where that is repeated, it grows by as much each time; divide by the "
                 "root of the inputs, or initialise it as the identity"
             )
-            return text, _given_at(facts, value)
+            return text, given_at(facts, value)
     return None
 
 
@@ -74,7 +74,7 @@ def _gone_below(facts: Facts, op: str, operand: Any) -> tuple[str, SourceLine | 
             f"{name}, which it is computed of, has come down to {found.min:.4g} by the optimizer's steps, and nothing "
             f"keeps it above {bound:g}: train its logarithm, or take exp or softplus of it"
         )
-        return text, _given_at(facts, value)
+        return text, given_at(facts, value)
     return None
 
 
@@ -112,7 +112,7 @@ def _behind(graph: Graph, key: int) -> list[int]:
     return [] if mixes else found
 
 
-def _given_at(facts: Facts, value: Any) -> SourceLine | None:
+def given_at(facts: Facts, value: Any) -> SourceLine | None:
     """The line of the program's that gives it its values; of a framework's layer that of the last call that fills it
     (``nn.init.normal_(self.rec.weight)``), else where the layer is made."""
     for seen in Ledger.of(facts).modules.values():

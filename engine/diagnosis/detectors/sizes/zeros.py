@@ -308,13 +308,18 @@ class ZeroGradient(Detector):
             f"{'gets none' if cancels else 'passes none on'}; {why}",
             node=node, backward=seen.backward, forward=place.forward, cause=self.facts.cause(cause),
             evidence=evidence, next=[f"b {place.unique} after"],
-            victim_of=self._underflow(seen) or self._rounded(place),
+            victim_of=self._underflow(seen) or self._rounded(place) or self._of_zeros(place),
         ))  # fmt: skip
 
     def _rounded(self, place: Place) -> int | None:
         """The finding that says which sum takes the gradient of what was rounded there."""
         rounded = self.facts.shared.get(Rounded)
         return rounded.told_of(place.forward) if rounded is not None and place.op in FLAT else None
+
+    def _of_zeros(self, place: Place) -> int | None:
+        """The finding that says which layers are zeros one behind the other."""
+        known = self.facts.findings.values() if place.op in products.PRODUCTS else ()
+        return next((each.id for each in known if each.kind == "symmetric-units"), None)
 
     def _underflow(self, seen: _Seen) -> int | None:
         """The finding that gradients of float16 become 0 further up, where next to nothing is left that flows in."""
