@@ -24,6 +24,7 @@ _KILLED = re.compile(
 _ROOM = 1 << 16  # bytes of stacks that are read
 _GONE = re.compile(r"exit(?:ed)? unexpectedly|Blocking queue is killed")  # not said by which signal, or whether by any
 _PID = re.compile(r"pids?(?:\(s\))?:? *(\d+)")
+_CHAIN = 8  # exceptions, each raised for the next one
 _ALONE = "with num_workers=0 it happens in the program itself, where adbg can stop before it"
 _OFTEN = {
     "SIGBUS": "the shared memory of the machine may be full: /dev/shm, in a container --shm-size",
@@ -68,8 +69,8 @@ class KilledWorker(Detector):
                 faulthandler.enable(self._stacks)
 
     def uncaught(self, error: BaseException) -> None:
-        said = str(error).replace("\n", " ")
-        killed, lines = _KILLED.search(said), self._written()
+        said, killed = _said(error)
+        lines = self._written()
         if killed is None and not (lines and _GONE.search(said)):
             return
         signal = signal_named(killed["signal"] if killed is not None else lines[0].removeprefix("Fatal Python error: "))
@@ -119,7 +120,22 @@ class KilledWorker(Detector):
 
 def is_of_worker(error: BaseException) -> bool:
     """Raised wherever the main thread was as a worker died."""
-    return _KILLED.search(str(error)) is not None
+    return _said(error)[1] is not None
+
+
+def _said(error: BaseException) -> tuple[str, re.Match[str] | None]:
+    """What it says, or what it was raised for: torch raises "exited unexpectedly" where the signal of a worker's death
+    met its loader as that waited."""
+    each: BaseException | None = error
+    for _ in range(_CHAIN):
+        if each is None:
+            break
+        said = str(each).replace("\n", " ")
+        killed = _KILLED.search(said)
+        if killed is not None:
+            return said, killed
+        each = each.__cause__ or each.__context__
+    return str(error).replace("\n", " "), None
 
 
 def _is_programs(frame: SourceLine) -> bool:

@@ -1,35 +1,23 @@
-"""Batches whose parts were put in different orders: sequences sorted by length, labels left as they were, or shuffled
-by another permutation."""
+"""Batches whose parts were put in different orders: sequences sorted by length, labels left as they were."""
 
 from __future__ import annotations
 
-import ast
-import functools
 import itertools
-import os
-import re
-import sys
 import types
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from adbg.engine.backends.base import OperatorCall
 from adbg.engine.diagnosis.detector import Detector, LoaderEvent, Need, detector
-from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, shape
+from adbg.engine.diagnosis.detectors.graphs.calls import place, shape
 from adbg.engine.diagnosis.detectors.numbers.values import numbers
 from adbg.engine.diagnosis.source import (
-    assigned_names,
     called_name,
     function_called,
     function_named,
     inside,
-    nodes_of,
-    scope_at,
 )
-from adbg.engine.frames import local
 from adbg.engine.outside import own
-from adbg.engine.own_files import is_library, is_programs
+from adbg.engine.own_files import is_library
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
 
@@ -207,154 +195,3 @@ def _ordered_at(code: types.CodeType) -> SourceLine | None:
         if names & _ORDERS:
             return SourceLine(code.co_filename, node.lineno, code.co_name)  # type: ignore[attr-defined]
     return None
-
-
-_ON_PURPOSE = re.compile(r"null|permut|control|chance|random", re.I)  # tests of what is learnt of no pairs
-_PERMUTES = frozenset({"randperm", "permutation"})
-_TAKES = frozenset({"linear", "embedding", "conv1d", "conv2d", "conv3d", "matmul", "addmm", "mm", "lstm", "gru"})
-
-
-@dataclass(frozen=True, slots=True)
-class _Shuffles:
-    """Statements of one block that pick rows by permutations of one length: by permutation, the names that are given
-    what it picked, and the line."""
-
-    file: str
-    function: str  # that they are in
-    groups: tuple[tuple[frozenset[str], int], ...]
-
-
-@detector("loss-input")
-class ShuffledApart(Detector):
-    """Inputs and labels that are shuffled by two permutations: ``x = x[randperm(n)]``, ``y = y[randperm(n)]``. Row i of
-    one belongs to another sample than row i of the other, and nothing can be learnt.
-
-    Evidence: the two statements of one block; what a layer is given lies in what one of them made, and the labels of
-    the loss in what the other did.
-    Mistaken for: two sets that are not paired and both go to layers, permutations of different lengths: not told.
-    Cost: the source is read once; where it has such statements, in sampled iterations a look at what layers and losses
-    are given.
-    """
-
-    sampled = Need.OPERATORS
-
-    def __init__(self, facts: Any) -> None:
-        super().__init__(facts)
-        self._known: dict[str, tuple[_Shuffles, ...]] = {}
-        self._given: set[tuple[_Shuffles, int]] = set()  # groups that a layer was given
-        self._told = False
-
-    def applied(self) -> bool:
-        return any(self._known.values())
-
-    def operator(self, call: OperatorCall) -> None:
-        name, line = plain(call.name), line_of(call.lines)
-        if self._told or call.error is not None or call.in_backward or line is None or not call.grad_mode:
-            return
-        loss = "loss" in name or "entropy" in name
-        if (name not in _TAKES and not loss) or len(call.operands) < 2:
-            return
-        if not call.results or (loss and shape(call.results[0])):
-            return  # of each row: what it is for is not known
-        for each in call.lines:
-            for shuffles in self._of(each.file):
-                if self._told:
-                    return
-                if loss:
-                    self._compare(shuffles, call.operands[1], line)
-                elif any(one.is_leaf and one.requires_grad for one in call.operands):
-                    for value in call.operands:
-                        if not value.requires_grad and (at := self._group(shuffles, value)) is not None:
-                            self._given.add((shuffles, at))
-
-    def composite(self, call: OperatorCall) -> None:
-        self.operator(call)
-
-    def iteration_end(self) -> None:
-        self._given = set()
-
-    def _of(self, file: str) -> tuple[_Shuffles, ...]:
-        if file not in self._known:
-            self._known[file] = tuple(_shuffles(file))
-        return self._known[file]
-
-    def _group(self, shuffles: _Shuffles, value: Any) -> int | None:
-        """Which of the permutations picked it, as the running functions have the names."""
-        frame: types.FrameType | None = sys._getframe(1)
-        while frame is not None:
-            code = frame.f_code
-            if code.co_name == shuffles.function and _whole(code.co_filename) == shuffles.file:
-                for at, (names, _) in enumerate(shuffles.groups):
-                    for name in names:
-                        held = local(frame, name)
-                        if self.facts.backend.is_tensor(held) and self.facts.share_memory(held, value):
-                            return at
-            frame = frame.f_back
-        return None
-
-    def _compare(self, shuffles: _Shuffles, labels: Any, line: SourceLine) -> None:
-        at = self._group(shuffles, labels) if not labels.requires_grad else None
-        others = [other for known, other in self._given if known is shuffles and other != at]
-        if at is None or not others or (shuffles, at) in self._given:
-            return
-        self._told = True
-        first, second = shuffles.groups[others[0]], shuffles.groups[at]
-        where = SourceLine(shuffles.file, second[1], line.function)
-        before = SourceLine(shuffles.file, first[1], line.function)
-        facts = self.facts
-        facts.tell(
-            Finding(
-                0, "loss-input", "warning", 0.85,
-                f"{_listed(first[0])} and {_listed(second[0])} are shuffled by two permutations: the labels that "
-                f"{place(line)} compares with belong to other samples than what the layers are given",
-                None, None, facts.iteration + 1, line, facts.cause(where),
-                [
-                    f"{place(before)} picks rows by one permutation: {facts.text_of(before)}",
-                    f"{place(where)} by another one: {facts.text_of(where)}",
-                    f"the labels at {place(line)} lie in {_listed(second[0])}, what the first layer is given in "
-                    f"{_listed(first[0])}",
-                ],
-                [f"list {place(where)}"],
-            )
-        )  # fmt: skip
-
-
-@functools.lru_cache(512)
-def _whole(file: str) -> str:
-    return os.path.abspath(file)
-
-
-def _listed(names: Iterable[str]) -> str:
-    return " and ".join(sorted(names))
-
-
-def _shuffles(file: str) -> Iterator[_Shuffles]:
-    for node in nodes_of(file) if is_programs(file) else ():
-        for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
-            if isinstance(block, list):
-                found = _picked(block)
-                function = getattr(scope_at(file, found[0][1]), "name", "<module>") if found else ""
-                if len(found) > 1 and not _ON_PURPOSE.search(" ".join([function, *(min(each[0]) for each in found)])):
-                    yield _Shuffles(file, function, tuple((frozenset(names), line) for names, line in found))
-
-
-def _picked(block: Sequence[ast.AST]) -> list[tuple[set[str], int]]:
-    """(names, line) by permutation, of the statements of one block; of permutations of one length alone."""
-    named: dict[str, ast.Call] = {}
-    groups: dict[ast.Call, tuple[set[str], int]] = {}
-    for each in block:
-        if not isinstance(each, ast.Assign) or len(each.targets) != 1:
-            continue
-        if isinstance(each.value, ast.Call) and called_name(each.value) in _PERMUTES:
-            named.update(dict.fromkeys(assigned_names(each), each.value))
-            continue
-        pairs = [(each.targets[0], each.value)]
-        if isinstance(each.targets[0], ast.Tuple) and isinstance(each.value, ast.Tuple):
-            pairs = list(zip(each.targets[0].elts, each.value.elts))
-        for target, value in pairs:
-            by = value.slice if isinstance(value, ast.Subscript) else None
-            call = named.get(by.id) if isinstance(by, ast.Name) else by if called_name(by or target) else None
-            if isinstance(call, ast.Call) and called_name(call) in _PERMUTES and isinstance(target, ast.Name):
-                groups.setdefault(call, (set(), each.lineno))[0].add(target.id)
-    lengths = {tuple(map(ast.unparse, call.args)) for call in groups}
-    return list(groups.values()) if len(lengths) == 1 else []

@@ -12,6 +12,8 @@ from support.diagnosing import check_healthy, diagnose, findings, line_of
 from support.frameworks import on_frameworks, only
 from support.program import Outcome
 
+from adbg.engine.diagnosis.detectors.errors.killed_worker import is_of_worker
+
 HEAD = {
     "torch": """
 import ctypes, os, signal
@@ -174,6 +176,14 @@ def test_a_worker_that_leaves_no_stack(framework: str, tmp_path: Path) -> None:
     found = first(diagnose(tmp_path, text))
     assert (found["kind"], found["severity"]) == ("worker-killed", "warning"), found
     assert found["cause"]["function"] == "__getitem__" and "SIGKILL" in found["message"], found
+
+
+def test_a_death_that_another_exception_was_raised_for() -> None:
+    """torch raises "exited unexpectedly" where the signal of the death met its loader as that waited for a file."""
+    error = RuntimeError("DataLoader worker (pid(s) 13316) exited unexpectedly")
+    assert not is_of_worker(error)
+    error.__cause__ = RuntimeError("DataLoader worker (pid 13316) is killed by signal: Killed. ")
+    assert is_of_worker(error)
 
 
 @on_frameworks()

@@ -1,0 +1,158 @@
+"""Terms of the wrong sign. Witness: the divergence by its numbers, which is never below 0, and what a step does to the chances of what paid."""
+
+from __future__ import annotations
+
+import pytest
+from support.diagnosing_many import Run, diagnose_each
+from support.frameworks import FRAMEWORKS, case, named
+
+HEAD = {
+    "torch": """
+import torch as fw
+from torch import nn
+import torch.nn.functional as F
+fw.manual_seed(0)
+Module, noise, Sgd = nn.Module, fw.randn, lambda parts, rate=0.1: fw.optim.SGD(list(parts), rate)
+Conv, clear = nn.Conv2d, "zero_grad"
+def fill(weight, value):
+    with fw.no_grad():
+        weight.fill_(value)
+def parameter(value):
+    return nn.Parameter(value)
+""",
+    "paddle": """
+import paddle as fw
+from paddle import nn
+import paddle.nn.functional as F
+fw.seed(0)
+Module, noise, Conv, clear = nn.Layer, lambda *shape: fw.randn(shape), nn.Conv2D, "clear_grad"
+def Sgd(parts, rate=0.1):
+    return fw.optimizer.SGD(rate, parameters=list(parts))
+def fill(weight, value):
+    with fw.no_grad():
+        weight.fill_(value)
+def parameter(value):
+    made = fw.create_parameter(value.shape, "float32")
+    made.set_value(value)
+    return made
+""",
+}
+
+
+def step(loss: str) -> str:
+    return f"""
+optimizer = Sgd(net.parameters(), 0.01)
+x = noise(32, 6)
+for step in range(9):
+{loss}
+    getattr(optimizer, clear)()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+VAE = """
+class Net(Module):
+    def __init__(self):
+        super().__init__()
+        self.mu, self.var, self.out = nn.Linear(6, 4), nn.Linear(6, 4), nn.Linear(4, 6)
+net = Net()
+"""
+
+
+def vae(kl: str, loss: str, z: str = "mu + noise(32, 4) * fw.exp(0.5 * logvar)") -> str:
+    return VAE + step(f"""    mu, logvar = net.mu(x), net.var(x)
+    z = {z}
+    kl = {kl}
+    print("kl", step, float(kl) >= 0)
+    loss = {loss}""")
+
+
+RIGHT = "-0.5 * (1 + logvar - mu.pow(2) - logvar.exp()).sum(-1).mean()"
+SUM = "(net.out(z) - x).square().mean() + 0.1 * kl"
+KL = {
+    "no minus": vae("0.5 * (1 + logvar - mu.pow(2) - logvar.exp()).sum(-1).mean()  # CAUSE", SUM),
+    "subtracted": vae(RIGHT, "(net.out(z) - x).square().mean() - 0.1 * kl  # CAUSE"),
+    "turned round": vae(
+        "0.5 * (1 + logvar - mu.pow(2) - fw.exp(logvar)).mean()  # CAUSE", SUM.replace("0.1 * kl", "kl")
+    ),
+    "a divisor": vae("(mu.pow(2) + logvar.exp() - 1 - logvar).mean() / -2.0  # CAUSE", SUM),
+}
+POLICY = """
+net = nn.Linear(6, 3)
+rewards = fw.zeros([32])
+"""
+
+
+def policy(loss: str) -> str:
+    return POLICY + step(f"""    log_probs = F.log_softmax(net(x), -1)
+    action = x[:, :3].argmax(1)
+    log_prob = (log_probs * F.one_hot(action, 3)).sum(-1)
+    advantage = (x[:, 0] > 0) * 2.0 - 1.0
+    cost = advantage
+{loss}""")
+
+
+PAID = {
+    "a product": policy("    loss = (log_prob * advantage).mean()  # CAUSE"),
+    "two statements": policy("    gain = log_prob * advantage  # CAUSE\n    loss = gain.mean()"),
+    "with a bonus": policy("    loss = (log_prob * advantage).mean() + 0.01 * log_probs.square().mean()  # CAUSE"),
+}
+SCALES = {
+    "a logarithm": vae(RIGHT, SUM, "mu + noise(32, 4) * logvar  # CAUSE"),
+    "half of it": vae(RIGHT, SUM, "mu + fw.randn_like(mu) * logvar  # CAUSE"),
+    "the other way round": vae(RIGHT, SUM, "logvar * noise(32, 4) + mu  # CAUSE"),
+}
+HEALTHY = {
+    "a divergence": vae(RIGHT, SUM),
+    "turned twice": vae(
+        "0.5 * (1 + logvar - mu.pow(2) - logvar.exp()).sum(-1).mean()", "(net.out(z) - x).square().mean() - 0.1 * kl"
+    ),
+    "without a minus": vae("0.5 * (mu.pow(2) + logvar.exp() - 1 - logvar).sum(-1).mean()", SUM),
+    "a policy": policy("    loss = -(log_prob * advantage).mean()"),
+    "a sum that is subtracted": policy("    gain = (log_prob * advantage).mean()\n    loss = 0.5 - gain"),
+    "a cost": policy("    loss = (log_prob * cost).mean()"),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    parts = {f"kl, {name}": part for name, part in KL.items()}
+    parts |= {f"policy, {name}": part for name, part in PAID.items()}
+    parts |= {f"scale, {name}": part for name, part in SCALES.items()}
+    parts |= {f"healthy, {name}": part for name, part in HEALTHY.items()}
+    texts = {name: HEAD[request.param] + part for name, part in parts.items()}
+    return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
+
+
+cases = {name: case(name, name, group=f"sign-{name}") for name in FRAMEWORKS}
+each = pytest.mark.parametrize("runs", list(cases.values()), indirect=True)
+
+
+@each
+@named(KL, {})
+def test_a_divergence_of_the_wrong_sign(runs: dict[str, Run], name: str) -> None:
+    run = runs[f"kl, {name}"]
+    assert ("kl 8 True" in run.plain) is (name == "subtracted"), run
+    first = run.check_first("wrong-sign")
+    assert first["severity"] == "error" and "no lower bound" in first["message"], first
+
+
+@each
+@named(PAID, {})
+def test_a_policy_of_the_wrong_sign(runs: dict[str, Run], name: str) -> None:
+    first = runs[f"policy, {name}"].check_first("wrong-sign")
+    assert "a minus is missing" in first["message"], first
+
+
+@each
+@named(SCALES, {})
+def test_a_logarithm_as_a_deviation(runs: dict[str, Run], name: str) -> None:
+    assert runs[f"scale, {name}"].check_first("log-scale")["severity"] == "error"
+
+
+@each
+@named(HEALTHY, {})
+def test_signs_that_are_right(runs: dict[str, Run], name: str) -> None:
+    run = runs[f"healthy, {name}"]
+    assert not [found for found in run.every if found["kind"] in ("wrong-sign", "log-scale")], run
