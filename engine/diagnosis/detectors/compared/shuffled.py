@@ -191,12 +191,8 @@ def _shuffles(file: str) -> Iterator[_Shuffles]:
             if isinstance(block, list):
                 found = _picked(block)
                 function = getattr(scope_at(file, found[0][1]), "name", "<module>") if found else ""
-                if (
-                    len(found) == 1
-                    and len(found[0][0]) == 1
-                    and (own := _kept(block))
-                    and not _ON_PURPOSE.search(function)
-                ):
+                own = _kept(block) if len(found) == 1 and not _ON_PURPOSE.search(function) else set()
+                if own and own <= found[0][0]:
                     others = frozenset(name for each in _picked(list(nodes_of(file)), True) for name in each[0]) - own
                     yield _Shuffles(file, function, ((frozenset(own), found[0][1]),), True, others)
                 if len(found) > 1 and not _ON_PURPOSE.search(" ".join([function, *(min(each[0]) for each in found)])):

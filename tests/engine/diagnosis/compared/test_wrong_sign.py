@@ -1,4 +1,4 @@
-"""Terms of the wrong sign. Witness: the divergence by its numbers, which is never below 0, and what a step does to the chances of what paid."""
+"""Terms of the wrong sign. Witness: the divergence by its numbers, which is never below 0."""
 
 from __future__ import annotations
 

@@ -66,11 +66,15 @@ for step in range(9):
 
 
 NORM = "nn.BatchNorm1d(16)"
+FROZEN = """
+for each in teacher.parameters():
+    each.stop_gradient = True
+    if fw.__name__ == "torch":
+        each.requires_grad_(False)
+"""
 BUGGY = {
     "dropout": program(),
-    "frozen": program(
-        "for each in teacher.parameters():\n    each.stop_gradient = True\n    if fw.__name__ == 'torch':\n        each.requires_grad_(False)"
-    ),
+    "frozen": program(FROZEN),
     "softened": program(targets="F.softmax(teacher(x) / 2.0, -1)"),
 }
 AVERAGE = """with fw.no_grad():
