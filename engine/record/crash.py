@@ -13,7 +13,7 @@ from pathlib import Path
 from re import Match
 
 from adbg.engine.glog import parse
-from adbg.engine.record.faults import STACK_LINE, crashed_frames
+from adbg.engine.record.faults import STACK_LINE, crashed_frames, signal_named
 from adbg.engine.record.journal import BRIEF, BRIEF_AT, HEAD, RING, ROOM, SLOT, faults_path, journal_path
 from adbg.engine.types import SourceLine
 
@@ -137,7 +137,7 @@ def _signal_name(signum: int | None, faults: Sequence[str]) -> str:
         with contextlib.suppress(ValueError):
             return signal.Signals(signum).name
         return f"signal {signum}"
-    return faults[0].removeprefix("Fatal Python error: ") if faults else "an unknown signal"
+    return signal_named(faults[0].removeprefix("Fatal Python error: ")) if faults else "an unknown signal"
 
 
 def _node_lines(entries: Sequence[Entry]) -> list[str]:

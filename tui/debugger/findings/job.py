@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from adbg.engine.names import ranks_text
 from adbg.engine.protocol.messages import Finding, FoundAt, RankFacts
+from adbg.tui.debugger.findings.kinds import CRASHED
 
 _KEPT = 16  # iterations of which some rank has not told yet
 OWN = 10_000  # ids of what is found here begin behind: processes count theirs from 1
@@ -24,12 +25,23 @@ NEVER = (
 )
 _AVERAGED = "has averaged it between ranks"
 _PASSED_BY = "averages nothing"  # a rank's words for a wrapper that nobody calls
+_DIFFER = ("unused-in-rank", "uneven-batches", "hang", "drifted-parameters")
 _RAISED = ("backward-error", "operator-error")
 
 
 def is_lost(finding: Finding) -> bool:
     """An exception of a rank that waited for another one, which was gone."""
     return finding.kind in _RAISED and any(_LOST.search(each) for each in (finding.message, *finding.evidence))
+
+
+def is_aborted(finding: Finding) -> bool:
+    """A rank that the transport ended (gloo, by SIGABRT): its call met another one's, or nobody's."""
+    return finding.kind == CRASHED and "SIGABRT" in finding.message
+
+
+def ends_ranks(finding: Finding) -> bool:
+    """What has the transport do so: ranks that differ, or an exception of one."""
+    return finding.severity == "error" and finding.kind in (*_DIFFER, *_RAISED)
 
 
 def is_averaged(finding: Finding) -> bool:

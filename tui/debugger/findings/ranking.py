@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from adbg.engine.protocol.messages import Examined, Finding
-from adbg.tui.debugger.findings.job import is_apart, is_averaged, is_lost, is_passed_by
+from adbg.tui.debugger.findings.job import ends_ranks, is_aborted, is_apart, is_averaged, is_lost, is_passed_by
 from adbg.tui.text.findings import Ranked
 
 _SEVERITIES = ("error", "warning", "note")
@@ -28,7 +28,8 @@ def ranked(told: Iterable[Told]) -> list[Ranked]:
     What was taken back (confidence 0) is left out, and a consequence (``victim_of``) goes under its cause. The same
     finding of several processes is one with their ranks; two of one line are one, the lesser under the other. Order:
     notes after all else, errors before warnings; then the earlier iteration, forward before backward, the higher
-    confidence. That a rank lost its connection to another one follows from what ended the other, and a gradient that is
+    confidence. That a rank lost its connection to another one, or was
+    ended by its transport, follows from what ended the other, and a gradient that is
     not finite once it was averaged between ranks from what made another rank's so.
     """
     alive = {(each.process, each.finding.id): each for each in told if each.finding.confidence > 0}
@@ -52,7 +53,13 @@ def ranked(told: Iterable[Told]) -> list[Ranked]:
                 of_line[line] = key
             tops[key] = Ranked(0, first.finding, first.process, _ranks(group))
     # Of one rank, from another one; of all ranks, from one.
-    for follows, causes in ((is_lost, _ends_others), (is_averaged, _spread), (is_apart, lambda one, _: _explains(one))):
+    follow: list[tuple[Callable[[Finding], bool], Callable[[Told, list[Told]], bool]]] = [
+        (is_lost, _ends_others),
+        (is_averaged, _spread),
+        (is_apart, lambda one, _: _explains(one)),
+        (is_aborted, lambda one, _: ends_ranks(one.finding)),
+    ]
+    for follows, causes in follow:
         for key in [key for key in tops if follows(groups[key][0].finding)]:
             others = [each for each in tops if each != key and causes(groups[each][0], groups[key])]
             if others:

@@ -74,7 +74,7 @@ class DrawnApart(Detector):
             return
         if min(given[-2:]) >= _SIDE:
             self._pixels, self._sides = line_of(call.lines), given[-2:]
-            self._files = _files()  # at the end the script is __main__ no more
+            self._files = files_of_program()  # at the end the script is __main__ no more
 
     def end(self) -> None:
         for file in self._files:
@@ -99,7 +99,7 @@ class DrawnApart(Detector):
         )  # fmt: skip
 
 
-def _files() -> list[str]:
+def files_of_program() -> list[str]:
     """Of the program, the script first."""
     modules = [sys.modules.get("__main__"), *list(sys.modules.values())]
     found = dict.fromkeys(str(getattr(module, "__file__", None) or "") for module in modules)

@@ -29,7 +29,7 @@ class ModuleFlags(Detector):
     Evidence: the flag of the module and that of its parameters, which is another one; the line that set it.
     Mistaken for: a flag that agrees with the parameters, and one that a class of the program's defines or sets itself
     (not told).
-    Cost: a walk through each module as it is called for the first time.
+    Cost: a walk through each module as it is called for the first time, and in sampled iterations.
     """
 
     needs = Need.MODULES
@@ -37,6 +37,7 @@ class ModuleFlags(Detector):
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
         self._seen: dict[int, weakref.ref[Any]] = {}
+        self._looked = 0  # the last iteration
         self._told: set[tuple[str, SourceLine | None]] = set()
 
     def applied(self) -> bool:
@@ -46,8 +47,11 @@ class ModuleFlags(Detector):
         known = self._seen.get(id(call.module))
         if not (call.outermost and call.grad_mode) or len(self._seen) >= _LOOKS:
             return
-        if known is not None and known() is call.module:
+        iteration = self.facts.iteration
+        again = self.facts.sampled and self._looked != iteration  # what a later stage freezes
+        if known is not None and known() is call.module and not again:
             return
+        self._looked = iteration
         self._seen[id(call.module)] = weakref.ref(call.module)
         torch = self.facts.backend.name == "torch"
         named = call.module.named_modules() if torch else call.module.named_sublayers(include_self=True)

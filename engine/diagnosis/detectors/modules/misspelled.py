@@ -27,7 +27,8 @@ class Misspelled(Detector):
     Evidence: the attribute, the flag that it is like, the line that sets it, and what the flag really is.
     Mistaken for: attributes of the program's own that are no flag of that kind (not told), and a flag that is set as
     well (not told where it agrees).
-    Cost: once for each outermost module, a look at the attributes of its parameters.
+    Cost: a look at the attributes of the parameters of each outermost module at its first call and in sampled
+    iterations.
     """
 
     needs = Need.MODULES
@@ -35,6 +36,7 @@ class Misspelled(Detector):
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
         self._seen: dict[int, weakref.ref[Any]] = {}
+        self._looked = 0  # the last iteration
         self._told: set[str] = set()
 
     def applied(self) -> bool:
@@ -44,8 +46,11 @@ class Misspelled(Detector):
         known = self._seen.get(id(call.module))
         if not (call.outermost and call.grad_mode) or len(self._seen) >= _LOOKS:
             return
-        if known is not None and known() is call.module:
+        iteration = self.facts.iteration
+        again = self.facts.sampled and self._looked != iteration  # what a later stage freezes
+        if known is not None and known() is call.module and not again:
             return
+        self._looked = iteration
         self._seen[id(call.module)] = weakref.ref(call.module)
         found: dict[tuple[str, bool], list[str]] = {}
         torch = self.facts.backend.name == "torch"

@@ -31,7 +31,8 @@ from adbg.engine.protocol.messages import Finding, FoundAt
 from adbg.engine.session.running_call import Running, Visit
 from adbg.engine.types import SourceLine
 
-_SMALL = 1e-9  # of what flows in: what leaves a saturated operator is as good as zero
+_SMALL = 1e-9  # of what flows in, and of 1: what leaves a saturated operator is as good as zero. Of 1 / p as p
+# comes to 0 1e27 flows in, and 0.3 that leaves trains
 _UNDERFLOWN = 1e-4  # norm: elements around the smallest numbers of float16
 _LEAVES = 40  # looked at in one backward
 
@@ -199,7 +200,7 @@ class ZeroGradient(Detector):
             if not any(_stops(size) for size in above if size.op in GATES):
                 return False
             top = max((size.entering for size in above), default=0.0)
-            if sizes[key].entering > _SMALL * top:
+            if sizes[key].entering > _SMALL * min(top, 1.0):
                 return False
         return bool(consumers)
 
@@ -333,4 +334,4 @@ def _is_lone(sizes: list[int], over: int) -> bool:
 
 def _stops(size: Size) -> bool:
     leaving = [each for each in size.leaving if each is not None]
-    return 0 < size.entering < math.inf and bool(leaving) and max(leaving) <= _SMALL * size.entering
+    return 0 < size.entering < math.inf and bool(leaving) and max(leaving) <= _SMALL * min(size.entering, 1.0)

@@ -53,6 +53,8 @@ class Teachers(LoopDetector):
         if known is None:  # a variable of this function's, of an object's, or a global one
             made = made_at(call.module, call.line) or _made_globally(seen.variable)
             known = self._teachers[id(call.module)] = _Teacher(call.line, made)
+        if known.other:
+            return
         held = bool(seen.parameters & self.facts.places.keys())
         known.other = known.other or held or call.grad_mode or not call.training
         if known.other:

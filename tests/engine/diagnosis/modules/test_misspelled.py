@@ -66,6 +66,25 @@ TORCH = {
     "a method": program(EACH + "each.requires_grad_ = False  # CAUSE"),
     "of another framework": program(EACH + "each.stop_gradient = True  # CAUSE"),
 }
+LATER = """
+net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+optimizer = Sgd(net.parameters())
+x = noise(64, 6)
+for step in range(12):
+    if step == 5:
+        for part in net:
+            part.FLAG  # CAUSE
+        before = net[0].weight.detach().clone()
+    loss = (net(x) - x[:, :1]).square().mean()
+    getattr(optimizer, clear)()
+    loss.backward()
+    optimizer.step()
+print("moved", bool((net[0].weight - before).abs().max() > 0))
+"""
+STAGES = {
+    "later": LATER.replace("FLAG", "require_grad = False"),
+    "later, of a module": LATER.replace("FLAG", "requires_grad = False"),
+}
 RIGHT = "each.stop_gradient = True\n    each.requires_grad = False"
 HEALTHY = {
     "the flag": program(EACH + RIGHT),
@@ -77,7 +96,7 @@ HEALTHY = {
 
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    parts = BUGGY | TORCH | HEALTHY
+    parts = BUGGY | TORCH | STAGES | HEALTHY
     texts = {name: HEAD[request.param] + part for name, part in parts.items()}
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
 
@@ -96,6 +115,12 @@ def check(run: Run) -> None:
 @each
 @named(BUGGY, {})
 def test_a_flag_by_another_name(runs: dict[str, Run], name: str) -> None:
+    check(runs[name])
+
+
+@each
+@named(STAGES, {})
+def test_a_flag_that_a_later_stage_sets(runs: dict[str, Run], name: str) -> None:
     check(runs[name])
 
 
