@@ -228,6 +228,7 @@ class LossInput(Detector):
             if known is not None and known.what == "probabilities" and uses is not False:
                 self._tell(known, call, "applies log-softmax itself: give it the logits", 0.9)
         elif name in ("binary_cross_entropy_with_logits", "sigmoid_cross_entropy_with_logits"):
+            self._shares(call)
             if known is not None and known.name.startswith("sigmoid"):
                 self._tell(known, call, "applies a sigmoid itself: give it the logits", 0.9)
         elif name in ("nll_loss", "kl_div", "kldiv_loss") and not self._is_log(given, known, call):
@@ -239,6 +240,31 @@ class LossInput(Detector):
                 self._tell_logits(call)
         elif name in ("kl_div", "kldiv_loss"):
             self._target(call)
+
+    def _shares(self, call: OperatorCall) -> None:
+        """Of a loss of two classes: labels are shares of the second one, of 0 to 1."""
+        target = call.operands[1] if len(call.operands) > 1 else None
+        if target is None or target.requires_grad:
+            return
+        read, facts, line = self.facts.backend.stats(target), self.facts, line_of(call.lines)
+        if read.min is None or read.max is None or (read.min >= -1e-3 and read.max <= 1 + 1e-3):
+            return
+        signs = (
+            "labels of -1 and 1 are those of a hinge: (y + 1) / 2" if read.min == -1 and read.max == 1 else "scale them"
+        )
+        facts.tell(
+            Finding(
+                0, "loss-input", "error", 0.92,
+                f"{call.name} at {place(line)} wants labels of 0 to 1, and is given {read.min:.4g} to {read.max:.4g}: "
+                f"the loss has no lower bound then; {signs}",
+                None, None, facts.iteration + 1, line, facts.cause(line),
+                [
+                    f"the labels go from {read.min:.4g} to {read.max:.4g}",
+                    f"{place(line)}: {facts.text_of(line) if line is not None else ''}",
+                ],
+                [f"b {place(line)}", "info node"],
+            )
+        )  # fmt: skip
 
     def _target(self, call: OperatorCall) -> None:
         """What a divergence is to come to: probabilities, unless it is told that their logarithms are given."""
