@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, detector
-from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain
+from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, shape
 from adbg.engine.diagnosis.detectors.graphs.losses import DIFFERENCES, SAME
 from adbg.engine.diagnosis.detectors.graphs.marks import Marked, Marks
 from adbg.engine.diagnosis.detectors.numbers import values
@@ -71,7 +71,8 @@ class OutOfReach(Detector):
         name = plain(call.name)
         if name in _BOUNDS:
             for result in call.results:
-                if result.requires_grad:
+                alone = name == "softmax" and shape(result)[-1:] == [1]  # of one element: ZeroGradient tells that
+                if result.requires_grad and not alone:
                     self._marks.put(result, name, name, line_of(call.lines))
         elif name in _KEEPS and call.results:
             known = self._marks.of(call.operands[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ _NOISE = frozenset({"randn", "randn_like", "normal", "gaussian", "standard_norma
 _MOST = 2000  # nodes of a loss that are walked
 _LIKELIHOOD = re.compile(r"log_?p|logp|log_?pi|ratio|\blp\b|nll", re.IGNORECASE)
 _GOOD = re.compile(r"adv|return|reward|\bgae\b|\bret(s|urns?)?\b|\bR\b|\bG\b", re.IGNORECASE)
+_ENTROPY = re.compile(r"\bent\b|\bentrop(y|ies)\b", re.IGNORECASE)
+_FEW = 32  # terms of a numerator
 _BAD = re.compile(r"cost|regret|penal|loss|-", re.IGNORECASE)
 _NEGATIVE = re.compile(r"nll|neg", re.IGNORECASE)
 
@@ -33,7 +36,8 @@ _NEGATIVE = re.compile(r"nll|neg", re.IGNORECASE)
 @dataclass(frozen=True, slots=True, eq=False)
 class _Term:
     """How a tensor was computed. ``op``: "" of what is not looked into, "linear": a sum of ``parts`` with these signs,
-    "exp": of its only part, "policy": the logarithm of a chance times what speaks for it."""
+    "exp": of its only part, "policy": the logarithm of a chance times what speaks for it ("inverted": with
+    that of before divided by that of now), "entropy", "overlap": of a prediction and its target, by both."""
 
     op: str
     line: SourceLine | None = None
@@ -53,7 +57,8 @@ class WrongSign(Detector):
     """A term whose sign is turned in what backward starts from. Of a KL divergence ``-(1 + L - mu ** 2 - exp(L)) / 2``
     of a normal distribution with L the logarithm of its variance: with the other sign it has no lower bound, and the
     variance grows or vanishes. Of a policy gradient ``-log_prob * advantage``: without the minus the choices that paid
-    become rarer.
+    become rarer; so they do where its ratio is ``exp(old - new)``. Of an overlap (Dice, IoU), which is to be large, and
+    of the entropy of a policy.
     "log-scale": noise is multiplied by L itself, where the deviation, exp(L / 2), is meant.
 
     Evidence: the sign of ``exp(L)`` and of L in the loss, followed through sums, factors and means; of the product its
@@ -122,17 +127,29 @@ class WrongSign(Detector):
 
     def _product(self, call: OperatorCall, name: str, line: SourceLine | None) -> _Term | None:
         learnt = [each for each in call.operands if each.requires_grad]
+        if len(learnt) == 2 and name in ("div", "divide", "truediv"):
+            first, second = (self._term(each) for each in call.operands[:2])
+            overlaps = _leads_to(first, "common") and not _leads_to(second, "common")
+            return _Term("overlap", line) if overlaps else None
         if len(learnt) != 1:
             return None
         others = [each for each in call.operands if each is not learnt[0]]
         if not others:
-            sign = _sign_of(_numbers(call))
+            numbers = _numbers(call)
+            sign = _sign_of(numbers)
+            if sign and numbers != [-1.0] and line is not None and _is_entropy(line):
+                return _Term("linear", line, ((sign, _Term("entropy", line)),))
             return _Term("linear", line, ((sign, self._term(learnt[0])),)) if sign else None
         if line is not None and _is_policy(line):
-            return _Term("policy", line)
+            turned = _inverted(self._term(learnt[0]))
+            return _Term("inverted", turned.line) if turned is not None else _Term("policy", line)
         read = self.facts.backend.stats(others[0])
         if self._noise.of(others[0]) is not None:
             self._drawn.append((self._term(learnt[0]), line, self.facts.backend.stats(learnt[0]).min))
+        if name in ("mul", "multiply") and self.facts.shape(others[0]) == self.facts.shape(learnt[0]):
+            share = read.min is not None and read.max is not None and read.min >= 0 and read.max <= 1 and read.max > 0
+            if share and math.prod(self.facts.shape(others[0])) > 1:
+                return _Term("common", line, ((1, self._term(learnt[0])),))  # what a mask has in common with it
         sign = 1 if read.min is not None and read.min >= 0 else -1 if read.max is not None and read.max <= 0 else 0
         return _Term("linear", line, ((sign, self._term(learnt[0])),)) if sign else None
 
@@ -160,8 +177,17 @@ class WrongSign(Detector):
 
     def _judge(self, root: _Term) -> None:
         reached = _walk(root)
+        pays = any(each.op == "policy" and at.sign < 0 for each, at in reached.items())
         for term, at in reached.items():
-            if term.op == "policy" and at.sign:
+            if term.op in ("policy", "inverted", "overlap", "entropy") and at.sign:
+                self._applied = True
+            if term.op == "inverted" and at.sign < 0:
+                self._tell_inverted(term)
+            elif term.op == "overlap" and at.sign > 0:
+                self._tell_overlap(term)
+            elif term.op == "entropy" and at.sign > 0 and pays:
+                self._tell_entropy(term)
+            elif term.op == "policy" and at.sign:
                 self._applied = True
                 if at.sign > 0 and (term.line is None or not _NEGATIVE.search(self.facts.text_of(term.line))):
                     self._tell_policy(term, at)
@@ -217,6 +243,35 @@ class WrongSign(Detector):
         ]
         self._tell(term.line, "warning", 0.8, message, evidence)
 
+    def _tell_inverted(self, term: _Term) -> None:
+        text = self.facts.text_of(term.line) if term.line is not None else ""
+        message = (
+            f"the ratio of {place(term.line)} is turned round: the probability of before is divided by that of now, so "
+            "that what paid becomes rarer; it is exp(log_prob - old_log_prob)"
+        )
+        evidence = [f"{place(term.line)}: {text}", "the log-probability that is trained is subtracted under exp"]
+        self._tell(term.line, "error", 0.88, message, evidence)
+
+    def _tell_overlap(self, term: _Term) -> None:
+        text = self.facts.text_of(term.line) if term.line is not None else ""
+        message = (
+            f"the overlap of {place(term.line)} is made small: what a prediction and its target have in common, "
+            "divided by both, is added to the loss; 1 less it is meant"
+        )
+        evidence = [
+            f"{place(term.line)}: {text}",
+            "the numerator is a sum of the prediction times a target of 0 to 1; no minus is on the way to the loss",
+        ]
+        self._tell(term.line, "error", 0.88, message, evidence)
+
+    def _tell_entropy(self, term: _Term) -> None:
+        text = self.facts.text_of(term.line) if term.line is not None else ""
+        message = (
+            f"the entropy of {place(term.line)} is added to the loss of a policy, so that it is made small: choices "
+            "become certain before they are tried; a bonus is subtracted"
+        )
+        self._tell(term.line, "warning", 0.8, message, [f"{place(term.line)}: {text}"])
+
     def _tell(
         self, line: SourceLine | None, severity: str, sure: float, message: str, evidence: list[str],
         kind: str = "wrong-sign",
@@ -239,7 +294,7 @@ def _walk(root: _Term) -> dict[_Term, _Reached]:
     while todo and len(found) < _MOST:
         term = todo.pop()
         here = found[term]
-        for sign, part in term.parts if term.op == "linear" else ():
+        for sign, part in term.parts if term.op in ("linear", "common") else ():
             at = _Reached(here.sign * sign, (*here.turned, term.line) if sign < 0 else here.turned)
             known = found.get(part)
             if known is None:
@@ -248,6 +303,39 @@ def _walk(root: _Term) -> dict[_Term, _Reached]:
             elif known.sign != at.sign:
                 found[part] = _Reached(0)
     return found
+
+
+def _leads_to(term: _Term, op: str) -> bool:
+    """Whether a sum of positive parts has one of that kind."""
+    todo, seen = [term], 0
+    while todo and seen < _FEW:
+        seen += 1
+        here = todo.pop()
+        if here.op == op:
+            return True
+        if here.op == "linear":
+            todo += [part for sign, part in here.parts if sign > 0]
+    return False
+
+
+def _inverted(term: _Term) -> _Term | None:
+    """The ``exp(old - new)`` that it is, ``new`` being what is trained."""
+    while term.op == "linear" and len(term.parts) == 1 and term.parts[0][0] > 0:
+        term = term.parts[0][1]
+    inner = term.parts[0][1] if term.op == "exp" else None
+    return term if inner is not None and inner.op == "linear" and [sign for sign, _ in inner.parts] == [-1] else None
+
+
+def _is_entropy(line: SourceLine) -> bool:
+    """Whether a factor on the line has an entropy's name."""
+    for node in nodes_of(line.file):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and node.lineno <= line.line <= (
+            node.end_lineno or node.lineno
+        ):  # fmt: skip
+            sides = [ast.unparse(node.left), ast.unparse(node.right)]
+            if any(_ENTROPY.search(each) and "cross" not in each for each in sides):
+                return not any(each.startswith("-") for each in sides)
+    return False
 
 
 def _numbers(call: OperatorCall) -> list[float]:

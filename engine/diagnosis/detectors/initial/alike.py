@@ -20,6 +20,7 @@ _ELEMENTS = 1 << 20  # of one of them: 5 ms, once
 _UNITS = 8  # whose gradients are compared
 _LONG = 4096  # elements of one unit's gradient
 _ITERATIONS = 3
+_ZEROS = 3  # layers of zeros: of two one behind the other see ZeroGradient, by the product that they make
 _NEAR = 1e-4  # of the largest: sums are taken in another order for another column
 _PRODUCTS = {"linear": 1, "matmul": 1, "mm": 1, "conv1d": 1, "conv2d": 1, "conv3d": 1, "addmm": 2}
 
@@ -117,8 +118,7 @@ class Alike(Detector):
         for key, group in groups.items():
             zeros = key[1]
             group = group if zeros else [each for each in group if each.shape[each.axis] > 1]
-            # A last layer of zeros is none to blame as long as no gradient comes to it.
-            counts = len(group) > 1 and all(each.value == 0 for each in group) if zeros else bool(group)
+            counts = len(group) >= _ZEROS and all(each.value == 0 for each in group) if zeros else bool(group)
             if counts and key not in self._told:
                 self._told[key] = self._tell(group, zeros)
 

@@ -103,12 +103,60 @@ SCALES = {
     "half of it": vae(RIGHT, SUM, "mu + fw.randn_like(mu) * logvar  # CAUSE"),
     "the other way round": vae(RIGHT, SUM, "logvar * noise(32, 4) + mu  # CAUSE"),
 }
+OVERLAP = """
+net = nn.Linear(6, 8)
+def dice(p, y):
+    inter = (p * y).sum(-1)
+    return (2 * inter + 1) / (p.sum(-1) + y.sum(-1) + 1)MARK
+"""
+
+
+def overlap(loss: str, mark: str = "  # CAUSE") -> str:
+    lines = "    y = (fw.matmul(x, fw.ones([6, 8])) + fw.arange(8.0) - 4 > 0) * 1.0\n"
+    return OVERLAP.replace("MARK", mark) + step(f"{lines}    share = dice(fw.sigmoid(net(x)), y)\n    {loss}")
+
+
+SMALL = {
+    "a mean": overlap("loss = share.mean()"),
+    "beside another": overlap("loss = F.binary_cross_entropy_with_logits(net(x), y) + share.mean()"),
+    "half of it": overlap("loss = 0.5 * share.sum()"),
+}
+RATIO = """    old = log_prob.detach() * 1.0
+    ratio = fw.exp(RATIO)  # CAUSE
+    clipped = ratio.clip(0.8, 1.2)
+    loss = -fw.minimum(ratio * advantage, clipped * advantage).mean()"""
+TURNED = {
+    "a ratio": policy(RATIO.replace("RATIO", "old - log_prob")),
+    "one that is not clipped": policy(
+        "    ratio = fw.exp(log_prob.detach() - log_prob)  # CAUSE\n    loss = -(ratio * advantage).mean()"
+    ),
+    "of a sum": policy(
+        "    ratio = fw.exp(log_prob.detach() - log_prob)  # CAUSE\n"
+        "    gain = ratio * advantage\n    loss = 1.0 - gain.mean()"
+    ),
+}
+BONUS = """    entropy = -(log_probs * fw.exp(log_probs)).sum(-1)
+    loss = -(log_prob * advantage).mean() SIGN 0.01 * entropy.mean()"""
+CERTAIN = {
+    "added": policy(BONUS.replace("SIGN", "+") + "  # CAUSE"),
+    "by a factor": policy(BONUS.replace("SIGN 0.01 * entropy.mean()", "+ (0.1 * entropy).mean()  # CAUSE")),
+    "a term of its own": policy(
+        BONUS.replace(
+            "loss = -(log_prob * advantage).mean() SIGN 0.01 * entropy.mean()",
+            "bonus = 0.01 * entropy.mean()  # CAUSE\n    loss = bonus - (log_prob * advantage).mean()",
+        )
+    ),
+}
 HEALTHY = {
     "a divergence": vae(RIGHT, SUM),
     "turned twice": vae(
         "0.5 * (1 + logvar - mu.pow(2) - logvar.exp()).sum(-1).mean()", "(net.out(z) - x).square().mean() - 0.1 * kl"
     ),
     "without a minus": vae("0.5 * (mu.pow(2) + logvar.exp() - 1 - logvar).sum(-1).mean()", SUM),
+    "a dice loss": overlap("loss = 1.0 - share.mean()", ""),
+    "a negative overlap": overlap("loss = -share.mean()", ""),
+    "a ratio": policy(RATIO.replace("RATIO", "log_prob - old").replace("  # CAUSE", "")),
+    "a bonus": policy(BONUS.replace("SIGN", "-")),
     "a policy": policy("    loss = -(log_prob * advantage).mean()"),
     "a sum that is subtracted": policy("    gain = (log_prob * advantage).mean()\n    loss = 0.5 - gain"),
     "a cost": policy("    loss = (log_prob * cost).mean()"),
@@ -120,6 +168,9 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     parts = {f"kl, {name}": part for name, part in KL.items()}
     parts |= {f"policy, {name}": part for name, part in PAID.items()}
     parts |= {f"scale, {name}": part for name, part in SCALES.items()}
+    parts |= {f"small, {name}": part for name, part in SMALL.items()}
+    parts |= {f"turned, {name}": part for name, part in TURNED.items()}
+    parts |= {f"certain, {name}": part for name, part in CERTAIN.items()}
     parts |= {f"healthy, {name}": part for name, part in HEALTHY.items()}
     texts = {name: HEAD[request.param] + part for name, part in parts.items()}
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
@@ -149,6 +200,24 @@ def test_a_policy_of_the_wrong_sign(runs: dict[str, Run], name: str) -> None:
 @named(SCALES, {})
 def test_a_logarithm_as_a_deviation(runs: dict[str, Run], name: str) -> None:
     assert runs[f"scale, {name}"].check_first("log-scale")["severity"] == "error"
+
+
+@each
+@named(SMALL, {})
+def test_an_overlap_that_is_made_small(runs: dict[str, Run], name: str) -> None:
+    assert "1 less it is meant" in runs[f"small, {name}"].check_first("wrong-sign")["message"]
+
+
+@each
+@named(TURNED, {})
+def test_a_ratio_that_is_turned_round(runs: dict[str, Run], name: str) -> None:
+    assert "is turned round" in runs[f"turned, {name}"].check_first("wrong-sign")["message"]
+
+
+@each
+@named(CERTAIN, {})
+def test_an_entropy_that_is_made_small(runs: dict[str, Run], name: str) -> None:
+    assert "a bonus is subtracted" in runs[f"certain, {name}"].check_first("wrong-sign")["message"]
 
 
 @each

@@ -91,9 +91,9 @@ for each in (net.one.bias, net.two.bias):
 }
 ZEROS = {
     "zeros": NET + ALL.replace("VALUE", "0.0") + TRAIN + APART,
-    "zeros of two": NET
+    "zeros of all, one by one": NET
     + """
-for part in (net.two, net.last):
+for part in (net.one, net.two, net.last):
     fill(part.bias, 0.0)
     with fw.no_grad():
         part.weight.fill_(0.0)  # CAUSE

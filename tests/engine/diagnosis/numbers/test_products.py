@@ -58,7 +58,8 @@ for step in range(12):
     optimizer.CLEAR()
 """
 BOTH = ADAPTER.replace("DOWN", "0.0")
-ONE = ADAPTER.replace("DOWN", "0.3").replace("  # CAUSE", "")
+DRAWN = "net = Adapter(nn.Linear(6, 4))\ngetattr(net.down, 'set_value', net.down.data.copy_)(0.3 * noise(6, 2))"
+ONE = ADAPTER.replace("DOWN", "0.3").replace("  # CAUSE", "").replace("net = Adapter(nn.Linear(6, 4))", DRAWN)
 # Of sequences, and matrices that are turned: views lie between the two products.
 TURNED = {
     name: text.replace("parameter(6, 2,", "parameter(2, 6,").replace("parameter(2, 4,", "parameter(4, 2,")
