@@ -109,6 +109,8 @@ class FactorsExchanged(Detector):
             return
         known = self._averages.setdefault(line, _Average(kept.factor, new.factor))
         known.iterations.add(self.facts.iteration)
+        if new.factor < known.new:  # of an average that begins with large steps
+            known.kept, known.new = kept.factor, new.factor
         if known.new >= _NEW and len(known.iterations) >= _ITERATIONS:
             self._told.add(line)
             self._tell(line, known)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,8 @@ from adbg.engine.diagnosis.source import layer_line
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
 
-_REGRESSIONS = frozenset({"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}) | DIFFERENCES
+_REGRESSIONS = frozenset({"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "square_error_cost"})
+_SQUARES = frozenset({"square", "pow", "abs"})
 _BOUNDS = {
     "relu": (0.0, math.inf), "relu6": (0.0, 6.0), "sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0),
     "softplus": (0.0, math.inf), "softmax": (0.0, 1.0), "hardtanh": (-1.0, 1.0), "hardsigmoid": (0.0, 1.0),
@@ -61,6 +63,7 @@ class OutOfReach(Detector):
         self._seen: dict[tuple[SourceLine | None, SourceLine | None], _Seen] = {}
         self._told: set[tuple[SourceLine | None, SourceLine | None]] = set()
         self._used = False
+        self._apart: Marks[tuple[Marked[str], Any]] = Marks()  # differences, with a weak reference of the target
 
     def applied(self) -> bool:
         return self._used
@@ -78,17 +81,27 @@ class OutOfReach(Detector):
             known = self._marks.of(call.operands[0])
             if known is not None:
                 self._marks.put(call.results[0], known.what, known.name, known.line)
-        elif name in _REGRESSIONS and len(call.operands) > 1:
-            self._compare(call, *call.operands[:2])
+        elif (name in _REGRESSIONS or name in DIFFERENCES) and len(call.operands) > 1:
+            self._compare(call, name, *call.operands[:2])
+        elif name in _SQUARES and (apart := self._apart.of(call.operands[0])) is not None:
+            known, ref = apart.what
+            target = ref()
+            if target is not None:
+                self._used = True
+                self._reach(known, target, call)
 
-    def _compare(self, call: OperatorCall, one: Any, other: Any) -> None:
+    def _compare(self, call: OperatorCall, name: str, one: Any, other: Any) -> None:
         for given, target in ((one, other), (other, one)):
             known = self._marks.of(given)
             if known is None or target.requires_grad or self._marks.of(target) is not None:
                 continue
-            if self.facts.shape(given) == self.facts.shape(target):
+            if self.facts.shape(given) != self.facts.shape(target):
+                continue
+            if name in _REGRESSIONS:
                 self._used = True
                 self._reach(known, target, call)
+            else:  # what is squared is a residual; else the "target" may be a mask, or an offset
+                self._apart.put(call.results[0], (known, weakref.ref(target)), name, None)
 
     def _reach(self, known: Marked[str], target: Any, call: OperatorCall) -> None:
         read = values.few_numbers(self.facts.backend, target, _ELEMENTS)

@@ -196,10 +196,25 @@ def _turned(file: str) -> Iterator[tuple[SourceLine, str]]:
             callers = [text for each in nodes_of(file) if isinstance(each, (ast.Assign, ast.Return, ast.Expr))
                        and called in (text := ast.unparse(each))]  # fmt: skip
             text = "\n".join([*outside, *callers])
+            made = [
+                each for each in nodes_of(file) if isinstance(each, ast.Assign) and called in ast.unparse(each.value)
+            ]
+            given = {name for each in made for name in assigned_names(each)}
+            if any(_is_turned(each, given) for each in nodes_of(file)):
+                continue
             returned = any(isinstance(each, ast.Return) and each.value is not None and name in ast.unparse(each)
                            for each in inside(function))  # fmt: skip
             if returned and not any(each in text for each in _TURNS):
                 yield SourceLine(file, line, function.name), name
+
+
+def _is_turned(node: ast.AST, names: set[str]) -> bool:
+    """Whether it turns one of these round: ``returns.reverse()``, ``returns[::-1]``, ``flip(returns, 0)``."""
+    if not isinstance(node, (ast.Call, ast.Subscript)):
+        return False
+    text = ast.unparse(node)
+    turned = any(each in text for each in _TURNS) or (called_name(node) in ("flip", "reversed", "flipud"))
+    return turned and any(isinstance(each, ast.Name) and each.id in names for each in ast.walk(node))
 
 
 def _is_backwards(iterated: ast.expr) -> bool:

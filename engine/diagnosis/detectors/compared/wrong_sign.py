@@ -27,6 +27,7 @@ _NOISE = frozenset({"randn", "randn_like", "normal", "gaussian", "standard_norma
 _MOST = 2000  # nodes of a loss that are walked
 _LIKELIHOOD = re.compile(r"log_?p|logp|log_?pi|ratio|\blp\b|nll", re.IGNORECASE)
 _GOOD = re.compile(r"adv|return|reward|\bgae\b|\bret(s|urns?)?\b|\bR\b|\bG\b", re.IGNORECASE)
+_OVERLAP = re.compile(r"dice|iou|jaccard|overlap|inter|tversky|f1", re.IGNORECASE)
 _ENTROPY = re.compile(r"\bent\b|\bentrop(y|ies)\b", re.IGNORECASE)
 _FEW = 32  # terms of a numerator
 _BAD = re.compile(r"cost|regret|penal|loss|-", re.IGNORECASE)
@@ -64,7 +65,7 @@ class WrongSign(Detector):
     Evidence: the sign of ``exp(L)`` and of L in the loss, followed through sums, factors and means; of the product its
     two names in the source and its sign.
     Mistaken for: optimizers that maximize (not told), factors that may be of either sign (not told), costs and regrets
-    (by their names; not told).
+    (by their names; not told), quotients that are no overlap by their names (not told).
     Cost: in sampled iterations a look at each operator's name.
     """
 
@@ -129,7 +130,7 @@ class WrongSign(Detector):
         learnt = [each for each in call.operands if each.requires_grad]
         if len(learnt) == 2 and name in ("div", "divide", "truediv"):
             first, second = (self._term(each) for each in call.operands[:2])
-            overlaps = _leads_to(first, "common") and not _leads_to(second, "common")
+            overlaps = _leads_to(first, "common") and not _leads_to(second, "common") and _is_overlap(line)
             return _Term("overlap", line) if overlaps else None
         if len(learnt) != 1:
             return None
@@ -324,6 +325,11 @@ def _inverted(term: _Term) -> _Term | None:
         term = term.parts[0][1]
     inner = term.parts[0][1] if term.op == "exp" else None
     return term if inner is not None and inner.op == "linear" and [sign for sign, _ in inner.parts] == [-1] else None
+
+
+def _is_overlap(line: SourceLine | None) -> bool:
+    """By its name: of what lies beside the target the same quotient is to be small."""
+    return line is not None and _OVERLAP.search(f"{Facts.text_of(line)} {line.function}") is not None
 
 
 def _is_entropy(line: SourceLine) -> bool:

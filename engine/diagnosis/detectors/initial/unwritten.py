@@ -25,6 +25,7 @@ _MOST = 20_000  # tensors that are remembered
 class _Empty:
     line: SourceLine | None
     name: str
+    size: int  # bytes
 
 
 @detector("uninitialised")
@@ -54,10 +55,14 @@ class Unwritten(Detector):
         if call.in_backward or call.error is not None:
             return
         if plain(call.name) in _EMPTY:
+            line = line_of(call.lines)
+            # A library's layers fill what they make; and memory that was freed may be given to what no operator makes.
+            own = line is not None and "empty" in self.facts.text_of(line)
             for each in call.results:
                 for where, size in self.facts.backend.storages(each):
-                    if size and len(self._empty) < _MOST:
-                        self._empty[where] = _Empty(line_of(call.lines), call.name)
+                    self._empty.pop(where, None)
+                    if own and size and len(self._empty) < _MOST:
+                        self._empty[where] = _Empty(line, call.name, size)
             return
         if not self._empty:
             return
@@ -87,7 +92,8 @@ class Unwritten(Detector):
                 self._empty.pop(where, None)
 
     def _look(self, leaf: Any, call: OperatorCall) -> None:
-        found = next((self._empty[at] for at, _ in self.facts.backend.storages(leaf) if at in self._empty), None)
+        known = ((self._empty.get(at), size) for at, size in self.facts.backend.storages(leaf))
+        found = next((each for each, size in known if each is not None and each.size == size), None)
         if found is None or (self.facts.backend.world() or 1) > 1:
             return
         self._made = True

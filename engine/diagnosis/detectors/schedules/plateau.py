@@ -13,7 +13,7 @@ from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
 
 _FALLS = re.compile(r"loss|err(or)?\b|\bmse|\bmae|perplex|\bppl|nll", re.IGNORECASE)
-_RISES = re.compile(r"acc(uracy)?\b|\bf1|\bauc|score|\biou|psnr|bleu|reward|return|recall|precision", re.IGNORECASE)
+_RISES = re.compile(r"acc(uracy)?\b|\bf1|\bauc|\biou|psnr|bleu|reward|return|recall|precision", re.IGNORECASE)
 
 
 @detector("schedule-order")
