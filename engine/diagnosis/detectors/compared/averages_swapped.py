@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass, field
 from typing import Any
 
 from adbg.engine.diagnosis.detector import Detector, Need, OperatorCall, OptimizerEvent, detector
-from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain
+from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain, writes
 from adbg.engine.diagnosis.detectors.graphs.marks import Marks
+from adbg.engine.diagnosis.source import nodes_of
+from adbg.engine.diagnosis.variables import frame_at, value_of
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.types import SourceLine
 
@@ -39,7 +42,8 @@ class FactorsExchanged(Detector):
 
     Evidence: both factors, that an optimizer steps the one with the large factor and not the other, in how many
     iterations.
-    Mistaken for: a copy at once (factors 0 and 1), averages that keep more than a tenth: not told.
+    Mistaken for: weights that are moved to a mean of something else, what is not written back (not told), a copy at
+    once (factors 0 and 1), averages that keep more than a tenth: not told.
     Cost: in sampled iterations a look at each product and sum without gradients.
     """
 
@@ -50,6 +54,7 @@ class FactorsExchanged(Detector):
         super().__init__(facts)
         self._trained: set[int] = set()  # where what optimizers step lies
         self._parts: Marks[_Part] = Marks()
+        self._made: Marks[tuple[_Part, _Part]] = Marks()
         self._averages: dict[SourceLine, _Average] = {}
         self._told: set[SourceLine] = set()
         self._stepping = False
@@ -70,6 +75,10 @@ class FactorsExchanged(Detector):
         if result.requires_grad and not result.is_leaf:
             return
         name = plain(call.name)
+        for each in call.operands[1:] if writes(call) else ():
+            known = self._made.of(each)
+            if known is not None and self._where(call.operands[0]) == known.what[0].where:
+                self._average(known.what[0], known.what[1], known.line)
         if name in ("mul", "multiply", "scale") and len(call.operands) == 1:
             self._multiplied(call, result)
         elif name == "add" and len(call.operands) == 2:
@@ -78,7 +87,7 @@ class FactorsExchanged(Detector):
             weight = _number(call, "weight")
             where = [self._where(each) for each in call.operands]
             if weight is not None and None not in where:
-                self._average(_Part(where[0] or 0, 1 - weight), _Part(where[1] or 0, weight), line_of(call.lines))
+                self._summed(call, _Part(where[0] or 0, 1 - weight), _Part(where[1] or 0, weight))
 
     def _where(self, value: Any) -> int | None:
         return next((where for where, _ in self.facts.backend.storages(value)), None)
@@ -101,11 +110,35 @@ class FactorsExchanged(Detector):
         for each in call.operands:
             self._parts.drop(each)
         if len(parts) == 2 and abs(parts[0].factor + parts[1].factor - 1) < 1e-3:
-            self._average(parts[0], parts[1], line_of(call.lines))
+            self._summed(call, parts[0], parts[1])
 
-    def _average(self, one: _Part, other: _Part, line: SourceLine | None) -> None:
+    def _summed(self, call: OperatorCall, one: _Part, other: _Part) -> None:
+        """It counts where it is written into the one that is not trained: now, or by a later call."""
         kept, new = (one, other) if other.where in self._trained else (other, one)
-        if line is None or new.where not in self._trained or kept.where in self._trained or line in self._told:
+        if new.where not in self._trained or kept.where in self._trained:
+            return
+        line = line_of(call.lines)
+        if not writes(call) and self._is_set(line, kept.where):
+            self._average(kept, new, line)
+        elif not writes(call):
+            self._made.put(call.results[0], (kept, new), call.name, line)
+        elif self._where(call.operands[0]) == kept.where:
+            self._average(kept, new, line)
+
+    def _is_set(self, line: SourceLine | None, where: int) -> bool:
+        """Whether the line sets what lies there (``target.set_value(...)``): Paddle tells of no operator then."""
+        frame = frame_at(line)
+        for node in nodes_of(line.file) if line is not None and frame is not None else ():
+            called = node.func if isinstance(node, ast.Call) else None
+            if not isinstance(node, ast.Call) or not isinstance(called, ast.Attribute) or called.attr != "set_value":
+                continue
+            if line is not None and frame is not None and node.lineno <= line.line <= (node.end_lineno or 0):
+                value = value_of(called.value, frame)
+                return self.facts.backend.is_tensor(value) and self._where(value) == where
+        return False
+
+    def _average(self, kept: _Part, new: _Part, line: SourceLine | None) -> None:
+        if line is None or line in self._told:
             return
         known = self._averages.setdefault(line, _Average(kept.factor, new.factor))
         known.iterations.add(self.facts.iteration)

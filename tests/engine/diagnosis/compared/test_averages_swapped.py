@@ -60,7 +60,7 @@ for each in ema.parameters():
     each.stop_gradient = True
     if fw.__name__ == "torch":
         each.requires_grad_(False)
-def put(a, new):
+def a.PUT(new):
     a.copy_(new) if fw.__name__ == "torch" else a.set_value(new)
 """
 END = """
@@ -77,20 +77,20 @@ def average(*lines: str, count: int = 12) -> str:
 
 
 BUGGY = {
-    "a sum": average("put(a, 0.001 * a + 0.999 * b)  # CAUSE"),
-    "tau": average("tau = 0.005", "put(a, tau * a + (1 - tau) * b)  # CAUSE"),
+    "a sum": average("a.PUT(0.001 * a + 0.999 * b)  # CAUSE"),
+    "tau": average("tau = 0.005", "a.PUT(tau * a + (1 - tau) * b)  # CAUSE"),
     "in place": average(
         "if fw.__name__ == 'torch':",
         "    a.mul_(0.01).add_(b, alpha=0.99)  # CAUSE",
         "else:",
-        "    put(a, 0.01 * a + 0.99 * b)",
+        "    a.PUT(0.01 * a + 0.99 * b)",
     ),
 }
 HEALTHY = {
-    "an average": average("put(a, 0.999 * a + 0.001 * b)"),
-    "tau": average("tau = 0.005", "put(a, (1 - tau) * a + tau * b)"),
-    "half": average("put(a, 0.5 * a + 0.5 * b)"),
-    "a copy": average("put(a, b)"),
+    "an average": average("a.PUT(0.999 * a + 0.001 * b)"),
+    "tau": average("tau = 0.005", "a.PUT((1 - tau) * a + tau * b)"),
+    "half": average("a.PUT(0.5 * a + 0.5 * b)"),
+    "a copy": average("a.PUT(b)"),
 }
 
 
@@ -98,7 +98,10 @@ HEALTHY = {
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     parts = {f"buggy, {name}": part for name, part in BUGGY.items()}
     parts |= {f"healthy, {name}": part for name, part in HEALTHY.items()}
-    texts = {name: HEAD[request.param] + part for name, part in parts.items()}
+    texts = {
+        name: HEAD[request.param] + part.replace("PUT", "copy_" if request.param == "torch" else "set_value")
+        for name, part in parts.items()
+    }
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
 
 
