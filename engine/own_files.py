@@ -28,6 +28,11 @@ def is_programs(file: str) -> bool:
     return not is_library(file) and not os.path.abspath(file).startswith(own_folders())
 
 
+def is_written(file: str) -> bool:
+    """The program's, and a file that can be opened: no ``<string>``, no ``<frozen importlib._bootstrap>``."""
+    return not file.startswith("<") and is_programs(file)
+
+
 @functools.cache
 def _libraries() -> tuple[str, ...]:
     """Not by ``site``: that is being imported while adbg is brought in, and whoever imports it on another thread

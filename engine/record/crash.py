@@ -92,7 +92,7 @@ def crash_of(folder: Path, label: str, signum: int | None) -> Crash | None:
     """None: nothing is known of a crash."""
     path = journal_path(folder, label)
     entries = _with_brief(read_journal(path), path)
-    faults = _faults_text(faults_path(folder, label))
+    faults = _faults_lines(faults_path(folder, label))
     if signum is None and not faults:
         return None
     last = entries[-1] if entries else None
@@ -220,12 +220,15 @@ def _entry_text(entry: Entry) -> str:
     return f"{when}  backward {backward} {kind}s"
 
 
-def _faults_text(path: Path) -> list[str]:
+def _faults_lines(path: Path) -> list[str]:
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        return _without_own_threads(path.read_text(encoding="utf-8", errors="replace").splitlines())
     except OSError:
         return []
-    kept = _without_own_threads(lines)
+
+
+def _faults_text(path: Path) -> list[str]:
+    kept = _faults_lines(path)
     if len(kept) <= STACK_LINES:
         return kept
     return [*kept[:STACK_LINES], f"... {len(kept) - STACK_LINES} lines more in {path}"]

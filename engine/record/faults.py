@@ -4,8 +4,10 @@ worker crashed."""
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Callable, Iterator, Sequence
 
+from adbg.engine.own_files import is_written
 from adbg.engine.types import SourceLine
 
 STACK_LINE = re.compile(r'\s*File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.+)')
@@ -19,12 +21,16 @@ _NAMES = {  # Python's words for a fatal signal
     "Killed": "SIGKILL",
 }
 _SHOWN = 8
-_TIMES = 40  # of 100 frames that are written: a function that calls itself until the stack is full
+_FULL = 100  # frames that are written at most: with fewer the stack was not full
+_TIMES = 20  # of these: three functions that call one another
 
 
 def signal_named(words: str) -> str:
     """ "SIGSEGV" for "Segmentation fault"; the words themselves where they name none."""
-    return next((name for known, name in _NAMES.items() if known.lower() in words.lower()), words.strip(" ."))
+    known = words.strip(" .").lower()
+    found = next((name for each, name in _NAMES.items() if each.lower() in known), "")
+    others = (each.name for each in signal.Signals if (signal.strsignal(each) or "").lower() == known)
+    return found or next(others, words.strip(" ."))
 
 
 def crashed_frames(lines: Sequence[str]) -> tuple[SourceLine, ...]:
@@ -52,7 +58,8 @@ def inner(frames: Sequence[SourceLine], is_programs: Callable[[SourceLine], bool
 
 
 def repeated(frames: Sequence[SourceLine]) -> SourceLine | None:
-    """The call by which a function calls itself until the stack is full; None where none does. Not the innermost frame:
-    that may be where the function only begins."""
-    most = max(frames, key=frames.count, default=None)
-    return most if most is not None and frames.count(most) >= _TIMES else None
+    """The program's call by which a function calls itself until the stack is full; None where none does. Not the
+    innermost frame: that may be where the function only begins."""
+    own = [each for each in frames if is_written(each.file)] if len(frames) >= _FULL else []
+    most = max(own, key=own.count, default=None)
+    return most if most is not None and own.count(most) >= _TIMES else None

@@ -20,7 +20,7 @@ from adbg.engine.protocol.messages import Finding, ProcessInfo
 from adbg.engine.types import ExitStatus, NodeStop
 from adbg.tui.debugger import events
 from adbg.tui.debugger.client import Client, initialize
-from adbg.tui.debugger.crashes import crash_reports, crashed
+from adbg.tui.debugger.crashes import MAIN, crash_reports, crashed
 from adbg.tui.debugger.findings.crash import crash_finding
 from adbg.tui.debugger.findings.hangs import hang_finding
 from adbg.tui.debugger.findings.kinds import CRASHED
@@ -236,16 +236,15 @@ class Incoming:
         finally:
             self._looking.release()
 
-    def _ranks_apart(self, run: Run) -> bool:
+    def _ranks_apart(self, run: Run) -> None:
         """Whether a rank was killed because the ranks called different collectives."""
         verdict = verdict_after(self._program.folder) if len(run.processes) > 1 else None
         if verdict is None:
-            return False
+            return
         if self._settings.diagnosis is None:
             self._model.notice("error", "\n".join(hang_lines(verdict, recorded=True)))
         else:
             self._found(hang_finding(verdict, over=True), run)
-        return True
 
     def _crashes(self, status: ExitStatus, run: Run) -> None:
         """Findings of processes that a signal killed."""
@@ -254,7 +253,8 @@ class Incoming:
             return
         folder = self._program.folder
         for number, (label, signum) in enumerate(crashed(folder, status, bool(run.ended_by))):
-            self._found(crash_finding(folder, label, signum, number), run)
+            survived = label != MAIN and status.code == 0
+            self._found(crash_finding(folder, label, signum, number, survived), run)
 
     def _found(self, finding: Finding | None, run: Run) -> None:
         """Of what no process can tell any more."""
@@ -362,8 +362,8 @@ class Incoming:
         deadline = time.monotonic() + 2
         for process in model.processes:
             process.client.wait_end(max(0.0, deadline - time.monotonic()))
-        if not self._ranks_apart(run):
-            self._crashes(status, run)
+        self._ranks_apart(run)
+        self._crashes(status, run)
         for report in crash_reports(self._program.folder, bool(self._program.run_dir), status, bool(run.ended_by)):
             model.notice("error", report)
         with model.changed:

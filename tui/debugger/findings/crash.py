@@ -7,11 +7,12 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from adbg.engine.own_files import is_programs
+from adbg.engine.own_files import is_written
 from adbg.engine.protocol.messages import Cause, Finding, FoundAt
 from adbg.engine.record.crash import Crash, crash_of
 from adbg.engine.record.faults import inner, repeated
 from adbg.engine.types import SourceLine
+from adbg.tui.debugger.crashes import MAIN
 from adbg.tui.debugger.findings.job import OWN
 from adbg.tui.debugger.findings.kinds import CRASHED
 
@@ -25,9 +26,11 @@ _MEANS = {
 }
 
 
-def crash_finding(folder: str, label: str, signum: int | None, number: int = 0) -> Finding | None:
+def crash_finding(
+    folder: str, label: str, signum: int | None, number: int = 0, survived: bool = False
+) -> Finding | None:  # fmt: skip
     """None where no Python stack of the crash was left: the journal alone names no line. ``number``: which process of
-    those that crashed, from 0."""
+    those that crashed, from 0. ``survived``: it was another process of a program that came to its end."""
     crash = crash_of(Path(folder), label, signum) if folder and os.path.isdir(folder) else None
     if crash is None or not crash.frames:
         return None
@@ -38,17 +41,23 @@ def crash_finding(folder: str, label: str, signum: int | None, number: int = 0) 
         text = linecache.getline(place.file, place.line).strip()
         cause = Cause(os.path.abspath(place.file), place.line, place.function, text)
     id, confidence = _ID + number, 0.75 if place is not None else 0.5
+    evidence = _evidence(crash)
+    if survived:
+        confidence = 0.45
+        evidence.append("the program came to its end all the same: whether it expects that decides it")
     found = Finding(
-        id, CRASHED, "error", confidence, _message(crash, place, itself), cause=cause, evidence=_evidence(crash)
-    )
+        id, CRASHED, "note" if survived else "error", confidence, _message(label, crash, place, itself), cause=cause,
+        evidence=evidence,
+    )  # fmt: skip
     if crash.node:
         backward, index, name, *_ = crash.node
         found = replace(found, backward=int(backward), node=FoundAt(name, f"{name}#{index}"))
     return found
 
 
-def _message(crash: Crash, place: SourceLine | None, itself: SourceLine | None) -> str:
-    told = f"the process was killed by {crash.signal}"
+def _message(label: str, crash: Crash, place: SourceLine | None, itself: SourceLine | None) -> str:
+    which = "the process" if label == MAIN else f"process {label} of the program"
+    told = f"{which} was killed by {crash.signal}"
     if place is not None:
         told += f" while {place.function} ran this line"
     if itself is not None:
@@ -68,4 +77,4 @@ def _evidence(crash: Crash) -> list[str]:
 
 
 def _is_programs(frame: SourceLine) -> bool:
-    return is_programs(frame.file)
+    return is_written(frame.file)

@@ -74,7 +74,7 @@ class LoadersTap(Tap):
     def _in_child(self) -> None:
         """The child may become a worker: whatever else it does, it calls no such function."""
         tell, (owner, name) = self._worker_begins, self._signals
-        if tell is None:
+        if tell is None or os.getppid() != self._process:  # a child of a rank that was forked: its own tap tells
             return
         original = getattr(owner, name)
 

@@ -60,8 +60,6 @@ for each in ema.parameters():
     each.stop_gradient = True
     if fw.__name__ == "torch":
         each.requires_grad_(False)
-def a.PUT(new):
-    a.copy_(new) if fw.__name__ == "torch" else a.set_value(new)
 """
 END = """
 print("follows", float((ema.weight - net.weight).abs().max()) < 0.01)
@@ -76,6 +74,7 @@ def average(*lines: str, count: int = 12) -> str:
     return NET + step("    loss = (net(x) - 2.0 * x[:, :3]).square().mean() * 20.0", count, after) + END
 
 
+PUT = {"torch": "copy_", "paddle": "set_value"}
 BUGGY = {
     "a sum": average("a.PUT(0.001 * a + 0.999 * b)  # CAUSE"),
     "tau": average("tau = 0.005", "a.PUT(tau * a + (1 - tau) * b)  # CAUSE"),
@@ -98,10 +97,7 @@ HEALTHY = {
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     parts = {f"buggy, {name}": part for name, part in BUGGY.items()}
     parts |= {f"healthy, {name}": part for name, part in HEALTHY.items()}
-    texts = {
-        name: HEAD[request.param] + part.replace("PUT", "copy_" if request.param == "torch" else "set_value")
-        for name, part in parts.items()
-    }
+    texts = {name: HEAD[request.param] + part.replace("PUT", PUT[request.param]) for name, part in parts.items()}
     return diagnose_each(request.param, tmp_path_factory.mktemp("programs"), texts)
 
 
