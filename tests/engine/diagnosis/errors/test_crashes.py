@@ -109,7 +109,22 @@ def main():
 if __name__ == "__main__":
     main()
 """
-CRASHES = {"a custom backward": BACKWARD, "the forward": FORWARD, "a stack that is full": ENDLESS}
+# Deep, and not full: what crashes is the leaf.
+DEEP = FORWARD.replace(
+    "    return ctypes.string_at(16, values.size)  # CAUSE",
+    """    def down(depth):
+        if not depth:
+            return ctypes.string_at(16, 4)  # CAUSE
+        return down(depth - 1)
+    return down(45)""",
+)
+# No file is behind the innermost frame of Python's.
+EVALUATED = FORWARD.replace("    return ctypes.string_at(16, values.size)  # CAUSE",
+                            "    return eval('ctypes.string_at(16, 4)')  # CAUSE")  # fmt: skip
+CRASHES = {
+    "a custom backward": BACKWARD, "the forward": FORWARD, "a stack that is full": ENDLESS, "deep down": DEEP,
+    "evaluated text": EVALUATED,
+}  # fmt: skip
 #: how the worker dies: (what stands there, the signal)
 WORKERS = {
     "memory": ("return ctypes.string_at(16, 4)  # CAUSE", "SIGSEGV"),
