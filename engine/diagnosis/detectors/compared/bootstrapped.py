@@ -42,6 +42,7 @@ class Bootstrapped(Detector):
     """
 
     sampled = Need.OPERATORS
+    calls = False
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)

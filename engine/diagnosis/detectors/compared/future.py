@@ -33,6 +33,7 @@ class SeesTheFuture(Detector):
     """
 
     sampled = Need.OPERATORS
+    calls = False
 
     def __init__(self, facts: Any) -> None:
         super().__init__(facts)

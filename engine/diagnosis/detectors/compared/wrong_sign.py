@@ -71,6 +71,7 @@ class WrongSign(Detector):
 
     needs = Need.STEPS
     sampled = Need.OPERATORS
+    calls = False
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)

@@ -53,10 +53,12 @@ class Alike(Detector):
     """
 
     sampled = Need.OPERATORS
+    calls = False
 
     def __init__(self, facts: Any) -> None:
         super().__init__(facts)
         self._weights: dict[int, _Weight] = {}
+        self._following = False  # some of them
         self._told: dict[tuple[SourceLine | None, bool], int] = {}
 
     def applied(self) -> bool:
@@ -77,6 +79,7 @@ class Alike(Detector):
         known = _Weight(weakref.ref(weight), axis, line_of(call.lines), shape=shape)
         self._weights[id(weight)] = known
         known.alike = self._began_alike(weight, known) and (shape[axis] > 1 or known.value == 0)
+        self._following = self._following or known.alike
 
     def _began_alike(self, weight: Any, known: _Weight) -> bool:
         read = values.few_numbers(self.facts.backend, weight, _ELEMENTS)
@@ -105,7 +108,7 @@ class Alike(Detector):
             known.looked.add(self.facts.iteration)
 
     def iteration_end(self) -> None:
-        if self.facts.iteration < _ITERATIONS or (self._told and not self.facts.sampled):
+        if not self._following or self.facts.iteration < _ITERATIONS or (self._told and not self.facts.sampled):
             return
         groups: dict[tuple[SourceLine | None, bool], list[_Weight]] = {}
         for known in self._weights.values():

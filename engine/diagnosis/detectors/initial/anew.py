@@ -52,6 +52,7 @@ class Anew(Detector):
     """
 
     sampled = Need.OPERATORS
+    calls = False
 
     def __init__(self, facts: Any) -> None:
         super().__init__(facts)
@@ -119,8 +120,11 @@ class Anew(Detector):
 
     def iteration_end(self) -> None:
         """The forward of the next one has run: what it used of this one is known."""
+        if not self._seen and not self._lines:
+            return
         self._made.clear()
-        self._seen = {key: each for key, each in self._seen.items() if each[0]() is not None}
+        if not self.facts.sampled:  # what it uses is not told
+            self._seen = {}
         for line, known in self._lines.items():
             for each in known.now:
                 if each.got and each.last == each.iteration <= self.facts.iteration:

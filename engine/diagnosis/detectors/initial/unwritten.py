@@ -40,6 +40,7 @@ class Unwritten(Detector):
     """
 
     sampled = Need.OPERATORS
+    calls = False
 
     def __init__(self, facts: Any) -> None:
         super().__init__(facts)

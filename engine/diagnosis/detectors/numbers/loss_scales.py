@@ -31,6 +31,7 @@ class LossScale(Detector):
 
     needs = Need.STEPS
     sampled = Need.OPERATORS
+    calls = False
 
     def __init__(self, facts: Any) -> None:
         super().__init__(facts)
