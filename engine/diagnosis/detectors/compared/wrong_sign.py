@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Sequence
+import types
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from adbg.engine.diagnosis.detectors.graphs.calls import line_of, place, plain
 from adbg.engine.diagnosis.detectors.graphs.marks import Marks
 from adbg.engine.diagnosis.facts import Facts
 from adbg.engine.diagnosis.source import nodes_of
+from adbg.engine.diagnosis.variables import frame_at, value_of
 from adbg.engine.protocol.messages import Finding
 from adbg.engine.session.running_call import Running
 from adbg.engine.types import SourceLine
@@ -25,7 +27,8 @@ _KEEPS = frozenset({
 })  # fmt: skip
 _NOISE = frozenset({"randn", "randn_like", "normal", "gaussian", "standard_normal"})
 _MOST = 2000  # nodes of a loss that are walked
-_LIKELIHOOD = re.compile(r"log_?p|logp|log_?pi|ratio|\blp\b|nll", re.IGNORECASE)
+_LIKELIHOOD = re.compile(r"log_?p|logp|log_?pi|ratio|\blp\b|nll|clip|clamp", re.IGNORECASE)
+_COEFFICIENT = re.compile(r"coef|beta|alpha|weight|\bc\d|lambda|scale", re.IGNORECASE)
 _GOOD = re.compile(r"adv|return|reward|\bgae\b|\bret(s|urns?)?\b|\bR\b|\bG\b", re.IGNORECASE)
 _OVERLAP = re.compile(r"dice|iou|jaccard|overlap|inter|tversky|f1", re.IGNORECASE)
 _ENTROPY = re.compile(r"\bent\b|\bentrop(y|ies)\b", re.IGNORECASE)
@@ -139,7 +142,7 @@ class WrongSign(Detector):
         if not others:
             numbers = _numbers(call)
             sign = _sign_of(numbers)
-            if sign and numbers != [-1.0] and line is not None and _is_entropy(line):
+            if sign and numbers != [-1.0] and line is not None and _is_entropy(line, numbers[0]):
                 return _Term("linear", line, ((sign, _Term("entropy", line)),))
             return _Term("linear", line, ((sign, self._term(learnt[0])),)) if sign else None
         if line is not None and _is_policy(line):
@@ -333,16 +336,34 @@ def _is_overlap(line: SourceLine | None) -> bool:
     return line is not None and _OVERLAP.search(f"{Facts.text_of(line)} {line.function}") is not None
 
 
-def _is_entropy(line: SourceLine) -> bool:
-    """Whether a factor on the line has an entropy's name."""
+def _is_entropy(line: SourceLine, number: float) -> bool:
+    """Whether this product of the line, by its number, is that with an entropy's name."""
+    frame = frame_at(line)
+    entropies: list[float] = []
+    others: list[float] = []
+    for sides in _products(line):
+        named = [_ENTROPY.search(ast.unparse(each)) is not None for each in sides]
+        found = [_value(each, frame) for each, name in zip(sides, named) if not name]
+        (entropies if any(named) else others).extend(each for each in found if each is not None)
+        if any(ast.unparse(each).startswith("-") or "cross" in ast.unparse(each) for each in sides):
+            return False
+    return entropies == [number] and number not in others
+
+
+def _value(node: ast.expr, frame: types.FrameType | None) -> float | None:
+    value: Any = None
+    if isinstance(node, ast.Constant):
+        value = node.value
+    elif frame is not None:
+        value = value_of(node, frame)
+    return float(value) if type(value) in (int, float) else None
+
+
+def _products(line: SourceLine) -> Iterator[tuple[ast.expr, ast.expr]]:
     for node in nodes_of(line.file):
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and node.lineno <= line.line <= (
-            node.end_lineno or node.lineno
-        ):  # fmt: skip
-            sides = [ast.unparse(node.left), ast.unparse(node.right)]
-            if any(_ENTROPY.search(each) and "cross" not in each for each in sides):
-                return not any(each.startswith("-") for each in sides)
-    return False
+        inside = isinstance(node, ast.BinOp) and node.lineno <= line.line <= (node.end_lineno or node.lineno)
+        if inside and isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+            yield node.left, node.right
 
 
 def _numbers(call: OperatorCall) -> list[float]:
@@ -360,14 +381,16 @@ def _sign_of(numbers: Sequence[float]) -> int:
 
 
 def _is_policy(line: SourceLine) -> bool:
-    """Whether one product of the line has the name of a log-probability (or a ratio of probabilities) and that of what
-    speaks for a choice."""
-    for node in nodes_of(line.file):
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and node.lineno <= line.line <= (
-            node.end_lineno or node.lineno
-        ):  # fmt: skip
-            sides = [ast.unparse(node.left), ast.unparse(node.right)]
-            for one, other in (sides, sides[::-1]):
-                if _LIKELIHOOD.search(one) and _GOOD.search(other) and not _BAD.search(other):
-                    return not one.startswith("-") and not _BAD.search(one)
-    return False
+    """Whether the products of the line, but for those with a number, have the names of a log-probability (or a ratio of
+    probabilities) and of what speaks for a choice."""
+    found = False
+    for sides in _products(line):
+        one, other = map(ast.unparse, sides)
+        if any(isinstance(each, ast.Constant) or _COEFFICIENT.search(ast.unparse(each)) for each in sides):
+            continue
+        if _LIKELIHOOD.search(other) and not _LIKELIHOOD.search(one):
+            one, other = other, one
+        if not _LIKELIHOOD.search(one) or not _GOOD.search(other) or _BAD.search(other) or _BAD.search(one):
+            return False
+        found = True
+    return found

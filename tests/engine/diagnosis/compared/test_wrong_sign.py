@@ -139,6 +139,10 @@ BONUS = """    entropy = -(log_probs * fw.exp(log_probs)).sum(-1)
     loss = -(log_prob * advantage).mean() SIGN 0.01 * entropy.mean()"""
 CERTAIN = {
     "added": policy(BONUS.replace("SIGN", "+") + "  # CAUSE"),
+    "beside another term": policy(
+        BONUS.replace("SIGN 0.01 * entropy.mean()", "+ 0.5 * log_probs.square().mean() + 0.01 * entropy.mean()")
+        + "  # CAUSE"
+    ),
     "by a factor": policy(BONUS.replace("SIGN 0.01 * entropy.mean()", "+ (0.1 * entropy).mean()  # CAUSE")),
     "a term of its own": policy(
         BONUS.replace(
@@ -157,6 +161,13 @@ HEALTHY = {
     "a negative overlap": overlap("loss = -share.mean()", ""),
     "a ratio": policy(RATIO.replace("RATIO", "log_prob - old").replace("  # CAUSE", "")),
     "a bonus": policy(BONUS.replace("SIGN", "-")),
+    "a bonus beside another term": policy(
+        BONUS.replace("SIGN 0.01 * entropy.mean()", "+ 0.5 * log_probs.square().mean() - 0.01 * entropy.mean()")
+    ),
+    "a policy beside a mask": policy(
+        "    mask = (x[:, 0] > 0) * 1.0\n"
+        "    loss = -(log_prob * advantage).mean() + (mask * log_probs.square().mean(-1)).mean()"
+    ),
     "a policy": policy("    loss = -(log_prob * advantage).mean()"),
     "a sum that is subtracted": policy("    gain = (log_prob * advantage).mean()\n    loss = 0.5 - gain"),
     "a cost": policy("    loss = (log_prob * cost).mean()"),
